@@ -1,8 +1,17 @@
-"""Fixtures that open devices.
+"""Fixtures that open devices, and which tests a run takes.
 
-``runtime`` is a bare Runtime, ``backend`` a ``grilly.Compute``; a test that takes one of them runs once with each
-runtime. Where a runtime cannot be opened its tests are left out, unless ``GRILLY_REQUIRE_RUNTIMES`` (say,
-``vulkan,kompute``) names it: then they fail. What else this machine cannot run is left out too: see `leftout`.
+A test of behaviour takes
+
+- ``backend``: a ``grilly.Compute``; the test runs once with each runtime,
+- ``vulkan_backend``: one with the vulkan runtime,
+- ``default`` or ``by_default``: ``vulkan_backend`` or ``backend``, on which runs what is not told a backend,
+
+and uses what docs/api documents. It may import the helpers beside this file, and those in internals/helpers, which look
+inside grilly for it: `kernels` above all, which chooses kernels, limits and plans. Tests in internals/ also take
+``runtime``, a bare Runtime, ``vulkan``, and ``across_a_bus``. test_interface.py checks this.
+
+Where a runtime cannot be opened its tests are left out, unless ``GRILLY_REQUIRE_RUNTIMES`` (say, ``vulkan,kompute``)
+names it: then they fail. What else this machine cannot run is left out too: see `leftout`.
 """
 
 import functools
@@ -12,6 +21,7 @@ from collections import Counter
 
 import pytest
 
+import backends
 import counts
 import leftout
 import selection
@@ -38,22 +48,27 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "needs(package): leave the test out where the package is not installed")
 
 
+def pytest_ignore_collect(collection_path, config):
+    return True if config.getoption("--short") and selection.is_internal(collection_path) else None
+
+
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--devices-only"):
-        chosen = [item for item in items if {"runtime", "backend", "vulkan_backend"} & set(item.fixturenames)]
-        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
-        items[:] = chosen
-    items[:], out, config.stash[_LEFT_OUT] = leftout.sort_out(items)
-    config.hook.pytest_deselected(items=out)
+        _keep(config, items, [i for i in items if {"runtime", "backend", "vulkan_backend"} & set(i.fixturenames)])
+    kept, _, config.stash[_LEFT_OUT] = leftout.sort_out(items)
+    _keep(config, items, kept)
     if config.getoption("--short") or config.getoption("--rest"):
         taken = selection.taken(items, config.getoption("--rest"))
         config.stash[_OF_ALL] = (len(taken), len(items))
-        config.hook.pytest_deselected(items=list(set(items) - set(taken)))
-        items[:] = taken
+        _keep(config, items, taken)
     if config.getoption("--every") > 1:
-        chosen = selection.every(items, config.getoption("--every"), config.getoption("--turn"))
-        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
-        items[:] = chosen
+        _keep(config, items, selection.every(items, config.getoption("--every"), config.getoption("--turn")))
+
+
+def _keep(config, items, kept):
+    """Take these of the collected tests, and tell pytest that the others are not run."""
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -202,11 +217,15 @@ def across_a_bus(request, monkeypatch, vulkan_backend):
 @pytest.fixture
 def default(vulkan_backend):
     """The same, and what is not told a backend runs on it."""
-    import grilly
+    with backends.default(vulkan_backend):
+        yield vulkan_backend
 
-    former = grilly.use(vulkan_backend)
-    yield vulkan_backend
-    grilly.use(former)
+
+@pytest.fixture
+def by_default(backend):
+    """``backend``, and what is not told a backend runs on it."""
+    with backends.default(backend):
+        yield backend
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 import functools
 import json
 
+import pytest
+
+pytest.importorskip("tokenizers")
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SENTENCES = ["hello World, hello wide worlds", "the lower new newest café isn't low .", "中文 don't we 've  2 spaces ?"]

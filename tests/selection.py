@@ -1,14 +1,16 @@
 """Which tests a run takes: a short one, or a share of those that a short one leaves out.
 
 Of each test a short run takes the fewest cases that show every value of every parameter once: of 3 dtypes x 5 shapes
-x 2 runtimes five cases, not thirty. Tests with the mark ``long("why")`` are left to the rest. The rest is divided into
-shares by a hash of the case's name: each run may take another share, and all shares together are everything.
+x 2 runtimes five cases, not thirty. It is what a user runs: tests of grilly's inside (tests/internals), which it does
+not even import, are left to the rest, and so are tests with the mark ``long("why")``. The rest is divided into shares
+by a hash of the case's name: each run may take another share, and all shares together are everything.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
+from pathlib import Path
 
 
 def taken(items: list, rest: str | None = None) -> list:
@@ -37,14 +39,20 @@ def every(items: list, step: int, turn: int) -> list:
 def line(took: int, of: int, rest: str | None) -> str:
     """What the run's summary says of it."""
     if rest is None:
-        return f"{took:,} of {of:,} cases, with every value of each test's parameters; tools/test --all runs all"
+        every = "with every value of each test's parameters; tests/internals, not counted, and long ones are left out"
+        return f"{took:,} of {of:,} cases, {every}; tools/test --all runs all"
     return f"share {rest} of the cases that a short run leaves out: {took:,} of {of:,}"
+
+
+def is_internal(path: Path) -> bool:
+    """Whether a file or folder has tests of grilly's inside."""
+    return "internals" in path.parts
 
 
 def _short(items: list) -> set[str]:
     tests = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("long") is None:
+        if item.get_closest_marker("long") is None and not is_internal(item.path):
             tests[item.nodeid.partition("[")[0]].append(item)
     return {item.nodeid for cases in tests.values() for item in _covering(cases)}
 

@@ -37,13 +37,17 @@ def test_the_guide_lists_what_it_touches(guide):
     guides.assert_lists_what_it_touches(guide, MOST_FILES)
 
 
+@pytest.mark.long("the guide compiles many shaders")
 @needs_compiler
 def test_the_guide_works(guide, tmp_path, vulkan_backend):
     guides.bare_copy(tmp_path, ("",))
     guide.apply(tmp_path)
     early = guides.run(tmp_path, "-c", CHECK)
-    assert "shader_facts.py is not what shaders state; run: python tools/compile_shaders.py --facts" in early.stderr
-    written = guides.run(tmp_path, "tools/compile_shaders.py", "--facts")
+    assert (
+        "shader_constants.py is not what shaders state; run: python tools/compile_shaders.py --constants"
+        in early.stderr
+    )
+    written = guides.run(tmp_path, "tools/compile_shaders.py", "--constants")
     assert written.returncode == 0, written.stderr
     done = guides.run(tmp_path, "-c", CHECK)
     assert done.returncode == 0, done.stderr
@@ -54,6 +58,7 @@ def test_the_guide_works(guide, tmp_path, vulkan_backend):
     alone = "test_cell and attention-naive and k2_log_slopes"
     few = f"test_every or test_the_short or test_an_option_changes or ({alone})"
     assert guides.passed(tmp_path, "tests/test_features.py", "-k", few) >= 25
-    assert guides.passed(tmp_path, "tests/test_shared_facts.py") >= 8
-    assert guides.passed(tmp_path, "tests/test_typing.py", "-k", "options or keyword or methods") >= 4
+    assert guides.passed(tmp_path, "tests/internals/test_shared_constants.py") >= 8
+    homes = "tests/test_typing.py", "tests/internals/test_options.py"
+    assert guides.passed(tmp_path, *homes, "-k", "one_list or keyword or methods") >= 4
     guides.assert_style(tmp_path, guide)

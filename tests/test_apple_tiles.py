@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cases import CASES, assert_as_accurate, expected, make_arrays, output_magnitude
-from kernels import chosen_as_on, pin, view_of
+from kernels import chosen_as_on, labels, pin, view_of
 from test_backward import check, gradient
 
 
@@ -25,7 +25,7 @@ def test_results(vulkan_backend, dim):
         out = backend.attention.flash_attention2(q, k, v, **options)
         assert_as_accurate(out, exact, plain, str(case), output_magnitude(case, q, k, v, mask))
         check(backend, gradient(case, np.float32), (q, k, v), (q, k, v), options, str(case))
-        used = {choice.variant.label for choice in backend.opened.registry._choices.values()}
+        used = labels(backend)
     ending = "" if dim == 256 else "-scalar"
     for family in ("flash-attention2", "flash-backward-dq", "flash-backward-dkv"):
         assert f"{family}.slim-half{ending}" in used
@@ -38,7 +38,7 @@ def test_gradients_of_values_wider_than_heads(vulkan_backend, architecture):
     options = {"mask": mask, "causal": case.causal, "scale": case.scale}
     with chosen_as_on(vulkan_backend, architecture) as backend:
         check(backend, gradient(case, np.float32), (q, k, v), (q, k, v), options, str(case))
-        used = {choice.variant.label for choice in backend.opened.registry._choices.values()}
+        used = labels(backend)
     assert "flash-backward-dkv.slim-half-scalar" in used
 
 

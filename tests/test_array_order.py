@@ -10,16 +10,9 @@ import pytest
 import grilly
 from equal import same
 from grilly import array_api as xp
-from grilly.compute.arrays import sorting
-from shaderbuild.shared_facts import shared_facts
 
 ROOM = Path(__file__).parents[1] / "shaders" / "arrays"
 RNG = np.random.default_rng(11)
-
-
-def test_numbers_of_the_kernel():
-    found = shared_facts([ROOM / "sort.comp"])["sorting"]
-    assert found == {name: getattr(sorting, name) for name in found} and len(found) == 6
 
 
 def some(dtype, shape):

@@ -14,112 +14,9 @@ from hypothesis import strategies as st
 import grilly
 from equal import same
 from grilly import array_api as xp
-from grilly.compute.arrays import operations, promotion, reductions, transpose
-from grilly.compute.arrays.map import ABSENT, FLAT, NUMBER, PLANS, REPEATED, RUNS, STRIDED, replaceable
-from grilly.compute.arrays.map import plan as map_plan
-from grilly.compute.device.copy import COPIES
-from grilly.compute.device.device import DeviceFacts
-from grilly.compute.device.plan import Layout
-from grilly.registry import Registry
-from kernels import plans, pretend
-from shaderbuild.shared_facts import shared_facts
 
 ROOM = Path(__file__).parents[1] / "shaders" / "arrays"
 RNG = np.random.default_rng(7)
-
-
-def test_grilly_lists_what_the_namespace_has():
-    """Two lists, as type checkers read one and `import grilly` must not import what the other stands in."""
-    assert list(grilly._ARRAY_API) == xp.__all__
-
-
-# -- numbers that kernels and Python share -----------------------------------------------------------------------------
-
-
-def test_numbers_of_operations_are_the_kernels():
-    own = {"AND": "bitwise_and", "OR": "bitwise_or", "XOR": "bitwise_xor", "INVERT": "bitwise_invert",
-           "LEFT_SHIFT": "bitwise_left_shift", "RIGHT_SHIFT": "bitwise_right_shift", "SIGN_OF": "sign"}  # fmt: skip
-    found = shared_facts([ROOM / "operations.glsl"])["operations"]
-    assert {own.get(name, name.lower()): number for name, number in found.items()} == operations.NUMBERS
-    words = shared_facts([ROOM / "words.glsl"])
-    assert {name.lower(): number for name, number in words["elements"].items()} == promotion.CODES
-    assert words["kinds"] == {"FLOATING": promotion.FLOATING, "INTEGER": promotion.INTEGER, "LONG": promotion.LONG}
-    forms = shared_facts([ROOM / "places.glsl"])["forms"]
-    assert forms == {"ABSENT": ABSENT, "FLAT": FLAT, "STRIDED": STRIDED, "NUMBER": NUMBER, "RUNS": RUNS,
-                     "REPEATED": REPEATED}  # fmt: skip
-    names = {"PRODUCT": "prod", "MAXIMUM": "max", "MINIMUM": "min", "FIRST_MAXIMUM": "argmax",
-             "FIRST_MINIMUM": "argmin"}  # fmt: skip
-    states = shared_facts([ROOM / "states.glsl"])["reductions"]
-    assert states.pop("STATES") == reductions.STATES
-    assert {names.get(name, name.lower()): number for name, number in states.items()} == reductions.NUMBERS
-
-
-def test_promotion():
-    def dtype(*names):
-        return promotion.promoted(*(np.dtype(name) for name in names)).name
-
-    assert dtype("int8", "int32") == "int32" and dtype("uint8", "int8") == "int16"
-    assert dtype("float16", "float32") == "float32" and dtype("int64", "float16") == "float16"
-    assert dtype("bool", "uint8") == "uint8" and dtype("uint32", "int32") == "int64"
-    with_scalar = promotion.with_scalar
-    assert with_scalar(np.dtype("int8"), int).name == "int8" and with_scalar(np.dtype("int8"), float).name == "float32"
-    assert with_scalar(np.dtype("float16"), float).name == "float16" and with_scalar(np.dtype("bool"), int) == np.int64
-    for refused in (lambda: dtype("float64", "int8"), lambda: with_scalar(np.dtype("int8"), complex)):
-        with pytest.raises(TypeError):
-            refused()
-
-
-# -- plans, without a device -------------------------------------------------------------------------------------------
-
-
-def planned(name, *layouts, registry, **facts):
-    known = {"storage_range": 2**30, "alignment": 16, "windows": True, "groups": (65535,) * 3, "work_limit": 1e30}
-    opened = DeviceFacts("none", "vulkan", "generic", **{**known, **facts}, units=8, subgroup_size=32)
-    asked = operations.spec(name, layouts[0].dtype)
-    return map_plan((asked,), (*layouts, *(None,) * (3 - len(layouts))), opened, registry)
-
-
-def laid(shape, steps, dtype=np.float32, offset=16, nbytes=None):
-    return Layout(tuple(shape), tuple(steps), np.dtype(dtype), offset, nbytes)
-
-
-@pytest.fixture
-def registry(vulkan_backend):
-    return Registry(vulkan_backend.device, vulkan_backend.runtime.features)
-
-
-def constants(step):
-    return dict(step.constants)
-
-
-def test_layouts_are_recognised(registry):
-    flat, row = laid((64, 32), (32, 1)), laid((32,), (1,))
-    (step,) = planned("add", flat, flat, registry=registry).steps
-    assert (constants(step)["FORM_A"], constants(step)["FORM_B"]) == (FLAT, FLAT) and step.words()["count"] == 2048
-    (step,) = planned("add", flat, row, registry=registry).steps
-    assert (constants(step)["FORM_B"], constants(step)["AXES"]) == (RUNS, 2)
-    (step,) = planned("add", flat, laid((64, 1), (1, 1)), registry=registry).steps
-    assert constants(step)["FORM_B"] == REPEATED
-    (step,) = planned("add", laid((64, 33), (33, 1)), laid((33,), (1,)), registry=registry).steps
-    assert constants(step)["FORM_B"] == STRIDED, "runs would cross rows"
-    odd = laid((64, 32), (32, 1), offset=1)
-    assert constants(planned("add", odd, flat, registry=registry).steps[0])["FORM_A"] == STRIDED, "quads begin at fours"
-    deep = laid((2,) * 6, (1, 2, 4, 8, 16, 32))
-    (step,) = planned("copy", deep, registry=registry).steps
-    assert constants(step)["DEEP"] == 1
-    (step,) = planned("add", deep, deep, registry=registry).steps
-    assert (constants(step)["FORM_A"], constants(step)["FORM_B"]) == (FLAT, FLAT), "the result lies as they do"
-    assert len(planned("add", deep, laid((2,) * 6, (2, 1, 8, 4, 32, 16)), registry=registry).steps) == 2, "one copy"
-    images, row = laid((2, 8, 3, 5), (120, 1, 40, 8)), laid((8, 1, 1), (1, 1, 1))
-    (step,) = planned("add", images, row, registry=registry).steps
-    assert (constants(step)["FORM_A"], constants(step)["FORM_B"]) == (FLAT, RUNS), "channels last"
-
-
-def test_large_arrays_are_cut(registry):
-    large = laid((1001, 7, 300), (2100, 300, 1), offset=0, nbytes=4 * 1001 * 2100)
-    plan = planned("add", large, large, registry=registry, storage_range=2**20)
-    assert len(plan.steps) > 8 and sum(step.words()["count"] for step in plan.steps) == 1001 * 2100
-    assert all(binding is None or binding[2] <= 2**20 for step in plan.steps for binding in step.bindings)
 
 
 # -- elementwise -------------------------------------------------------------------------------------------------------
@@ -151,33 +48,6 @@ def test_runs_of_rows_and_columns(vulkan_backend, dtype):
     index = np.array([[29, 0, 3], [7, 7, 1]])
     same(xp.take(table, vulkan_backend.tensor(index), axis=0), x.reshape(30, 48)[index])
     same(xp.take(table[:, 8:40], vulkan_backend.tensor(index), axis=0), x.reshape(30, 48)[:, 8:40][index])
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_transposed_copies_by_tiles(vulkan_backend, monkeypatch, dtype):
-    monkeypatch.setattr(transpose, "CACHED", ())
-    for shape, order, tiles in [
-        ((70, 130), (1, 0), True), ((3, 66, 50), (0, 2, 1), True), ((3, 66, 50), (2, 1, 0), False),
-        ((2, 34, 3, 98), (3, 0, 1, 2), True), ((34, 2, 3, 98), (3, 1, 2, 0), True), ((17, 33), (1, 0), True),
-    ]:  # fmt: skip
-        x = RNG.standard_normal(shape).astype(dtype)
-        y, want = vulkan_backend.tensor(x).transpose(order), x.transpose(order)
-        found = transpose.axes_of(vulkan_backend.opened.facts, y, 16)
-        assert (found is not None) == (tiles and (dtype == "float32" or shape != (17, 33))), "16 bits go by twos"
-        same(y.contiguous(), want)
-        same(y + y.contiguous(), want + want)
-        same(y[1:].contiguous(), want[1:])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-def test_many_axes_are_copied_by_one_dispatch(vulkan_backend, monkeypatch, dtype):
-    pretend(monkeypatch, vulkan_backend)
-    x = RNG.integers(0, 2**32, (4, 3, 2, 5, 2, 6), np.uint32).view(dtype)  # NaN of every kind keep their bits
-    order = (2, 0, 4, 1, 5, 3)
-    found = vulkan_backend.tensor(x).transpose(order).contiguous()
-    assert found.numpy().tobytes() == x.transpose(order).tobytes()
-    made = [*plans(vulkan_backend, COPIES), *plans(vulkan_backend, PLANS)]
-    assert [len(ready.plan.steps) for ready in made] == [1]
 
 
 @settings(max_examples=40, deadline=None)
@@ -277,24 +147,6 @@ def test_refusals(vulkan_backend):
         with pytest.raises(error, match=text):
             call()
     assert (i == 300).tolist() == [False] * 3, "comparisons take every number"
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int64"])
-def test_in_place(vulkan_backend, dtype):
-    x = np.arange(60).reshape(5, 12).astype(dtype)
-    t = vulkan_backend.tensor(x)
-    view = t[1:4, 3:]
-    t += 1
-    x += np.asarray(1, dtype)
-    view *= 2
-    x[1:4, 3:] *= np.asarray(2, dtype)
-    t[:2] -= t[:2]
-    x[:2] -= x[:2]
-    same(t, x)
-    t[1:] += t[:-1]  # memory that is read and written
-    x[1:] += x[:-1].copy()
-    same(t, x)
-    assert not replaceable(t[1:], (t[:-1], None, None)) and replaceable(t, (t, None, None))
 
 
 # -- indices -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 
@@ -12,98 +11,13 @@ import pytest
 import features
 import grilly
 import grilly.functional as F
-from cases import CASES, DTYPES, Case, assert_as_accurate, make_arrays
+from cases import CASES, DTYPES, Case, assert_as_accurate, epsilon, make_arrays
 from features import CELLS, Cell
+from gradients import chosen_kernels, recomputed
 from grilly import reference
-from grilly.compute.attention import backward, backward_plan, backward_sums
-from grilly.compute.attention.options import Options
-from grilly.compute.device import record
-from grilly.compute.device.dtypes import epsilon
-from grilly.errors import OutOfDeviceMemoryError
-from grilly.reference import attention as internals
-from grilly.reference import sums
-from grilly.registry import Request
-from kernels import forget, pretend
-from test_plan import smaller
+from kernels import smaller
 
 WANTED = {"attn_bias": "dbias", "sinks": "dsinks", "t5_table": "dt5_table"}
-
-
-def recomputed(grad, q, k, v, out, lse, options, sixteen=False):
-    """The formulas of the kernels in float32 NumPy, and the largest sum of absolute terms behind each result.
-
-    The weights come from the log-sum-exp and delta from the output, as in Dao 2023, algorithm 2: where a row sees one
-    key its dS is a rounding error then, and not zero. With ``sixteen``, weights and dS are rounded to the arrays' type
-    before they multiply, as matrix units take them.
-    """
-    dtype = q.dtype if sixteen else np.float32
-    grad, q, k, v, out = (a.astype(np.float32) for a in (grad, q, k, v, out))
-    options = dict(options)
-    scale, mask, causal = (options.pop(name, None) for name in ("scale", "mask", "causal"))
-    p = internals.problem(q, k, v, scale, mask, bool(causal), np.float32, options)
-    grad, out = (a.reshape(*p.q.shape[:-1], v.shape[-1]) for a in (grad, out))
-    capped = internals.products(p, *p.all)
-    scores = capped.copy()
-    internals.finish_scores(p, scores, *p.all)
-    seen = scores != -np.inf
-    lse = lse.reshape(*scores.shape[:-1], 1)
-    with np.errstate(invalid="ignore", over="ignore"):
-        weights = np.where(seen, sums.exp(scores - lse), 0).astype(np.float32)
-        d_weights = reference.matmul(grad, p.v.swapaxes(-1, -2))
-        terms = reference.matmul(np.abs(grad), np.abs(p.v).swapaxes(-1, -2))
-        factor = p.rules.dropout_factor(*p.all, p.q.dtype)
-        factor = np.float32(1) if factor is None else factor
-        d_weights, terms = (np.where(seen, a * factor, 0) for a in (d_weights, terms))
-        delta = (grad * out).sum(-1, keepdims=True)
-        deltas = np.abs(grad * out).sum(-1, keepdims=True)
-        d_scores = np.where(seen, weights * (d_weights - delta), 0)
-        terms = np.where(seen, weights * (terms + deltas), 0)
-        d_products = d_scores.copy()
-        most = terms * np.float32(abs(p.scale))
-        if p.rules.softcap:
-            d_products *= 1 - np.square(capped / np.float32(p.rules.softcap))
-        d_products = np.where(seen, d_products, 0).astype(dtype).astype(np.float32) * np.float32(p.scale)
-        dropped = (weights * factor).astype(dtype).astype(np.float32)
-    product = reference.matmul
-    results = {
-        "dq": (product(d_products, p.k), product(most, np.abs(p.k))),
-        "dk": (product(d_products.swapaxes(-1, -2), p.q).sum(2), product(most.swapaxes(-1, -2), np.abs(p.q)).sum(2)),
-        "dv": (
-            product(dropped.swapaxes(-1, -2), grad).sum(2),
-            product(dropped.swapaxes(-1, -2), np.abs(grad)).sum(2),
-        ),
-    }
-    from grilly.reference.backward import _of_table, _summed_to
-
-    if p.rules.bias is not None:
-        results["dbias"] = tuple(_summed_to(a, p.rules.bias.shape) for a in (d_scores, terms))
-    if p.rules.table is not None:
-        where = p.rules.buckets(*p.all), p.rules.table.shape
-        results["dt5_table"] = tuple(_of_table(a, *where) for a in (d_scores, terms))
-    if p.rules.sinks is not None:
-        with np.errstate(over="ignore"):
-            share = np.where(lse == -np.inf, 0, sums.exp(p.rules.sinks.astype(np.float32) - lse[..., 0])[..., None])
-        results["dsinks"] = tuple((share * a).sum((0, 3, 4)).reshape(-1) for a in (-delta, deltas))
-    return results
-
-
-@contextlib.contextmanager
-def chosen_kernels(backend):
-    """Gathers the choices of the kernels for dq, and for dk and dv."""
-    original, chosen = backward.plan, []
-
-    def noted(*arguments):
-        made = original(*arguments)
-        own = {s.choice.variant: s.choice for s in made.plan.steps}
-        chosen.extend(c for v, c in own.items() if v.operation.startswith("attention-backward-d"))
-        return made
-
-    forget(backend)
-    backward.plan = noted
-    try:
-        yield chosen
-    finally:
-        backward.plan = original
 
 
 def check(backend, grad, arrays, clean, options, what, layout=lambda a: a):
@@ -206,165 +120,6 @@ def test_every_option(vulkan_backend, cell):
 # -- matrix units -----------------------------------------------------------------------------------------------------
 
 
-def left_out(registry, item):
-    """What is of matrix units alone, where the device has none that a kernel is for."""
-    if item.function not in (test_matrix_units, test_packed_sequences_on_matrix_units, test_no_room_for_ds):
-        return None
-    dim = item.callspec.params.get("dim", 16)
-    facts = {"align": 8, "causal": 0, "extras": 0, "options": 0, "head_dim": dim, "value_dim": 8}
-    for operation in ("attention-backward-dq", "attention-backward-dkv", "attention-backward-dq-stored"):
-        found = registry.explain(Request(operation, "float16", facts=facts))
-        if all(reason for variant, reason in found if variant.unproven):
-            return f"{operation} on matrix units: the device has none that a kernel is for"
-    return None
-
-
-@contextlib.contextmanager
-def on_matrix_units(backend, **facts):
-    """Matrix variants go first, and pass their self-check; skips, saying why, where the device has none."""
-    hidden = []
-    for name in ("dq", "dkv", "dq-stored"):
-        operation = f"attention-backward-{name}"
-        request = Request(operation, "float16", facts={"align": 8, "causal": 0, "extras": 0, "options": 0, **facts})
-        explained = [(v, reason) for v, reason in backend.registry.explain(request) if v.unproven]
-        if all(reason for _, reason in explained):
-            pytest.skip(f"{explained[0][0].name}: {explained[0][1]}")
-        hidden.append(operation)
-    rank = backend.registry.rank
-    backend.registry.rank = lambda v: rank(v) + (1000 if v.operation in hidden and v.unproven else 0)
-    backend.registry._choices.clear()
-    forget(backend)
-    try:
-        for operation in hidden:  # else a self-check that fails would have vector units do the work
-            assert backend.registry.resolve(request._replace(operation=operation)).variant.unproven
-        yield
-    finally:
-        del backend.registry.rank
-        backend.registry._choices.clear()
-        forget(backend)
-
-
-@pytest.mark.parametrize(("dim", "workspace"), [(16, "none"), (16, "shares"), (48, "whole")])
-@pytest.mark.parametrize("options", [
-    {}, {"causal": True}, {"mask": "bool"}, {"window_size": (9, 4), "softcap": 3.0},
-    {"dropout_p": 0.4, "dropout_seed": 3},
-    {"alibi_slopes": np.float32([0.1, 0.2, 0.3, 0.4]), "seqlens_k": np.int32([40, 61]), "causal": True},
-    {"prefix_len": np.int32([20, 3]), "causal": True, "seqlens_q": np.int32([50, 31])}, {"window_size": (3, -1)},
-], ids=lambda options: "-".join(options) or "plain")  # fmt: skip
-def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
-    """The kernels on matrix units, with dS in memory and without; what hidden keys hold does not matter."""
-    backend, options = vulkan_backend, {"scale": None, **options}
-    facts = (("align", 8), ("causal", 0), ("extras", 0), ("head_dim", dim), ("options", 0), ("value_dim", 8))
-    product = Request("attention-backward-dq-stored", "float16", facts=facts)
-    able = [v for v, reason in backend.registry.explain(product) if reason is None]
-    if not able:
-        pytest.skip("attention-backward-dq-stored: the device has none that a kernel is for")
-    # Of two shares at a time, each a key head with its two query heads, or a sample where that is a single workgroup.
-    stored = able[0].tile["stored"]
-    share = 2 * (2 if stored < 61 else 4) * max(stored, 64) ** 2
-    pretend(monkeypatch, backend, workspace={"none": 0, "whole": 2**28, "shares": 2 * share}[workspace], units=1)
-    case = Case("matrix", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=dim, value_dim=8)
-    q, k, v, _ = make_arrays(case, np.float16)
-    if options.get("mask") == "bool":
-        options["mask"] = np.random.default_rng(4).random((2, 1, 50, 61)) < 0.8
-        options["mask"][:, :, :, 7] = False
-    with on_matrix_units(backend, head_dim=dim, value_dim=8):
-        with chosen_kernels(backend) as chosen:
-            check(backend, gradient(case, np.float16), (q, k, v), (q, k, v), options, "matrix")
-        products = [choice for choice in chosen if choice.variant.operation == product.operation]
-        assert bool(products) == (workspace != "none")
-        if "mask" in options:
-            dirty = [a.copy() for a in (k, v)]
-            for array, poison in zip(dirty, (np.nan, np.inf), strict=True):
-                array[:, :, 7] = poison
-            check(backend, gradient(case, np.float16), (q, *dirty), (q, k, v), options, "hidden")
-
-
-def test_gradients_of_many_batches_are_added_in_parts(vulkan_backend, monkeypatch):
-    """What a T5 table and sinks get from all batches is more than some drivers' loops can go through."""
-    rng = np.random.default_rng(5)
-    q, k, v, grad = rng.standard_normal((4, 3, 2, 37, 8)).astype(np.float32)
-    more = {"t5_table": rng.standard_normal((8, 2)).astype(np.float32), "sinks": np.float32([0.5, -0.5])}
-    out, lse = F.flash_attention2(q, k, v, return_lse=True, **more)
-
-    def sums():
-        return F.flash_attention2_backward(
-            grad, q, k, v, out, lse, **more, return_dt5_table=True, return_dsinks=True
-        )[3:]  # fmt: skip
-
-    whole = sums()
-    forget(vulkan_backend)
-    monkeypatch.setattr(backward_sums, "_SHARE", 64)
-    parts = sums()
-    for one, other in zip(whole, parts, strict=True):
-        assert one.shape == other.shape and np.abs(one).max() > 0.1
-        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5 * np.abs(one).max())
-
-
-def test_more_diagonals_than_a_loop_has_trips(vulkan_backend):
-    """Mesa's CPU driver ends loops silently after 65,535 trips: 64 diagonals are one."""
-    device, batch, keys = vulkan_backend.opened, 4400, 1000
-    table = np.zeros((4, 1), np.float32)
-    checked = backward.prepare(backward.NAME, Options(t5_table=table), (batch, 1, 1, keys), False)
-    terms = backward.BackwardTerms(checked.causal, 1.0, keys - 1 + checked.right, checked.facts())
-    ones, no = (device.tensor(np.full((batch, 1, 1, 1), x, np.float32)) for x in (1, 0))
-    tall = [device.tensor(np.full((batch, 1, keys, 1), x, np.float32)) for x in (0, 1)]
-    stats = device.tensor(np.zeros((batch, 1, 1, 4), np.float32))  # of which every dS is 1
-    tensors = [ones, *tall, ones, no, no.reshape(batch, 1, 1), None, None]
-    found = backward_sums.t5_gradient(device, tensors, stats, terms, checked, table.shape)
-    assert found.numpy().sum() == batch * keys
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_packed_sequences_on_matrix_units(vulkan_backend, monkeypatch, causal):
-    """Sequences of several lengths one after the other, with dS in memory: each as it is alone."""
-    backend, starts = vulkan_backend, np.int32([0, 17, 17, 90, 101])
-    pretend(monkeypatch, backend, units=1)
-    rng = np.random.default_rng(3)
-    arrays = [rng.standard_normal((101, heads, 16)).astype(np.float16) for heads in (4, 4, 2, 2)]
-    grad, q, k, v = (backend.tensor(a) for a in arrays)
-    call = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": 73, "max_seqlen_k": 73, "causal": causal}
-    out, lse = F.flash_attention_varlen(q, k, v, **call, return_lse=True)
-    with on_matrix_units(backend, head_dim=16, value_dim=16), chosen_kernels(backend) as chosen:
-        got = F.flash_attention_varlen_backward(grad, q, k, v, out, lse, **call)
-        for low, high in ((0, 17), (17, 90), (90, 101)):
-            alone = [a[low:high].swapaxes(0, 1)[None] for a in (grad, q, k, v, out)]
-            wanted = F.flash_attention2_backward(*alone, lse[:, low:high][None], causal=causal)
-            for a, b in zip(got, wanted, strict=True):
-                a, b = (x.numpy().astype(np.float32) for x in (a[low:high].swapaxes(0, 1)[None], b))
-                np.testing.assert_allclose(a, b, rtol=4e-3, atol=4e-3 * np.abs(b).max())
-    assert {c.variant.operation for c in chosen} == {"attention-backward-dkv", "attention-backward-dq-stored"}
-
-
-@pytest.mark.parametrize("repeated", [False, True])
-def test_no_room_for_ds(vulkan_backend, monkeypatch, repeated):
-    """Where memory is too short for dS, at the first call or at a later one, dq is found without."""
-    backend = vulkan_backend
-    case = Case("room", heads=2, queries=50, keys=61, dim=16, value_dim=16)
-    q, k, v, _ = make_arrays(case, np.float16)
-    out, lse = F.flash_attention2(*(tensors := [backend.tensor(a) for a in (q, k, v)]), return_lse=True)
-    grad = backend.tensor(gradient(case, np.float16))
-    made = record.Storage
-
-    def short(device, nbytes, **more):
-        if nbytes > 2 * 64 * 61:  # more than any result
-            raise OutOfDeviceMemoryError("none left")
-        return made(device, nbytes, **more)
-
-    with on_matrix_units(backend, head_dim=16, value_dim=16), chosen_kernels(backend) as chosen:
-        results = []
-        for _ in range(3):
-            if repeated == bool(results):
-                monkeypatch.setattr(record, "Storage", short)
-            results.append(F.flash_attention2_backward(grad, *tensors, out, lse))
-        operations = [choice.variant.operation for choice in chosen]
-        assert operations[:2] == ["attention-backward-dkv", "attention-backward-dq-stored"]
-        assert set(operations[2:]) == {"attention-backward-dkv", "attention-backward-dq"}
-    for one in results[1:]:
-        for a, b in zip(one, results[0], strict=True):
-            np.testing.assert_allclose(a.numpy().astype(np.float32), b.numpy().astype(np.float32), atol=4e-3)
-
-
 # -- plans and layouts ------------------------------------------------------------------------------------------------
 
 
@@ -416,33 +171,6 @@ def test_bindings_smaller_than_the_arrays(backend, case, storage_range, layout, 
     assert len(dispatches) > 3
     for array, other in zip(got, want, strict=True):
         np.testing.assert_allclose(array, other, rtol=1e-4, atol=2e-6)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
-    """More keys and queries than one dispatch may walk: sums of several, rounded once, with options and a bias."""
-    monkeypatch.setattr(backward_plan, "MAX_KEYS", 24)
-    case = Case("walks", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=16, causal=True)
-    q, k, v, _ = make_arrays(case, dtype)
-    rng = np.random.default_rng(2)
-    options = {
-        "causal": True, "attn_bias": rng.standard_normal((4, 50, 61)).astype(np.float32),
-        "alibi_slopes": np.linspace(0.1, 0.5, 4, dtype=np.float32), "dropout_p": 0.3, "dropout_seed": 5,
-        "segment_ids": (rng.integers(0, 2, (2, 50)).astype(np.int32), rng.integers(0, 2, (2, 61)).astype(np.int32)),
-        "scale": None,
-    }  # fmt: skip
-    with smaller(backend) as dispatches:
-        check(backend, gradient(case, dtype), (q, k, v), (q, k, v), options, "walks")
-    assert len(dispatches) > 8
-
-
-def test_members_of_a_group_are_cut(backend, monkeypatch):
-    """More query heads to a key head than one dispatch may walk rows."""
-    monkeypatch.setattr(backward_plan, "MAX_KEYS", 2)
-    pretend(monkeypatch, backend)
-    case = Case("members", heads=10, kv_heads=2, queries=3, keys=5, dim=4)
-    q, k, v, _ = make_arrays(case)
-    check(backend, gradient(case, np.float32), (q, k, v), (q, k, v), {"scale": None}, "members")
 
 
 @pytest.mark.parametrize("groups", [(65535, 3, 65535), (65535, 65535, 2)])

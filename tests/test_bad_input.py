@@ -14,8 +14,7 @@ import children
 import grilly
 import grilly.functional as F
 from compilers import NO_COMPILER
-from grilly.registry.names import MANIFEST
-from manifests import put_manifest
+from manifests import manifest_file, put_manifest
 from shaderbuild.builder import Builder
 from shaderbuild.everything import build, pack_all
 
@@ -203,7 +202,7 @@ def packed(tmp_path_factory):
 def test_damaged_shaders_are_named(packed, tmp_path, damage):
     folder = tmp_path / "packed"
     shutil.copytree(packed, folder)
-    manifest = folder / MANIFEST
+    manifest = manifest_file(folder)
     for file in folder.glob("*.xz"):
         if damage == "truncated":
             file.write_bytes(file.read_bytes()[:200])

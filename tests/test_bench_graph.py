@@ -11,6 +11,8 @@ from conftest import open_or_skip
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import bench_graph as tool
 
+pytestmark = pytest.mark.long("of a tool that only the project runs")
+
 
 def test_it_runs(monkeypatch, capsys):
     open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan")).close()

@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import bench_host as tool
+
+pytestmark = pytest.mark.long("of a tool that only the project runs")
 
 
 def test_every_operation_is_timed(vulkan_backend, monkeypatch, tmp_path, capsys):

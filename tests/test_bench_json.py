@@ -12,10 +12,12 @@ import grilly
 from conftest import open_or_skip
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/docsite")]
+sys.path += [str(ROOT / "tools"), str(ROOT / "tools/docsite")]
 import data  # noqa: E402
 
 import measured  # noqa: E402
+
+pytestmark = pytest.mark.long("of a tool that only the project runs")
 
 #: The tool, its file of figures, arguments, and what is put in place of its large shapes.
 RUNS = {

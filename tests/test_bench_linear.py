@@ -4,9 +4,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import bench_linear as tool
-from grilly.compute.products.linear import linear
+import grilly.functional as F
+from backends import on
+
+pytestmark = pytest.mark.long("of a tool that only the project runs")
 
 
 def test_every_variant_is_checked_and_timed(tmp_path, monkeypatch, capsys):
@@ -27,5 +32,5 @@ def test_what_is_wrong_is_said(backend):
     """A kernel that errs is not called right."""
 
     dtype = tool.dtype_of("float32")
-    assert tool.right(lambda *arrays: linear(backend.opened, *arrays), dtype) is None
-    assert "error 0.1" in tool.right(lambda *arrays: linear(backend.opened, *arrays) + 0.1, dtype)
+    assert tool.right(lambda *arrays: on(backend, F.linear)(*arrays), dtype) is None
+    assert "error 0.1" in tool.right(lambda *arrays: on(backend, F.linear)(*arrays) + 0.1, dtype)

@@ -14,6 +14,8 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import bench_models as tool
 import random_models
 
+pytestmark = pytest.mark.long("of a tool that only the project runs")
+
 
 @pytest.mark.parametrize("name", ["llama-1b", "bert-base", "whisper-large"])
 def test_it_runs(monkeypatch, capsys, tmp_path, name):

@@ -11,6 +11,8 @@ import pytest
 
 import bench_shapes as tool
 
+pytestmark = pytest.mark.long("of a tool that only the project runs")
+
 
 def run(monkeypatch, tmp_path, *options) -> tuple[int, list[dict]]:
     path = tmp_path / "figures.json"

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from compilers import NO_COMPILER, needs_compiler
-from grilly.registry import Manifest
-from manifests import manifest_text
-from shaderbuild.facts import read_facts
+from manifests import manifest_text, read_packed
 from shaderbuild.families import FamilyError, read_family, tomllib
+from shaderbuild.reflection import reflect
 from shaderbuild.toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION
+
+pytestmark = pytest.mark.long("of a tool that only the project runs")
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools/compile_shaders.py"
@@ -82,7 +83,7 @@ def repo(tmp_path):
     (tmp_path / "shaders/add.toml").write_text(TOML)
     (tmp_path / "shaders/add.comp").write_text(SOURCE)
     (include / "types.glsl").write_text(TYPES)
-    (include / "more.glsl").write_text("// nothing yet\n// facts: numbers\nconst float LOW = -1.5;\n")
+    (include / "more.glsl").write_text("// nothing yet\n// constants: numbers\nconst float LOW = -1.5;\n")
     return tmp_path
 
 
@@ -102,12 +103,11 @@ def built(repo, *arguments):
 def packed(repo):
     """The entries of the manifest that a wheel would carry, and the binaries by name."""
     built(repo, "--pack", str(repo / "packed"))
-    shaders = Manifest(repo / "packed")
-    return shaders.source.entries(), {variant.name: shaders.binary(variant) for variant in shaders.variants}
+    return read_packed(repo / "packed")
 
 
 def facts(repo):
-    return json.loads((repo / "shaders/facts.json").read_text())
+    return json.loads((repo / "shaders/sizes.json").read_text())
 
 
 def tree(repo):
@@ -228,7 +228,7 @@ def test_what_a_wheel_carries(repo):
     lines, whole = text.splitlines(), json.loads(text)
     first = lines.index('"variants": [') + 1
     assert [json.loads(line.rstrip(",")) for line in lines[first:-1]] == whole["variants"]
-    assert whole["facts"] == {"numbers": {"LOW": -1.5}}
+    assert whole["constants"] == {"numbers": {"LOW": -1.5}}
     shared = whole["families"]["add"]
     assert shared["push"] == [["n", "uint"]] and shared["archive"] == "add.xz"
     assert not any(key in entry for entry in whole["variants"] for key in shared), "stated once, by family"
@@ -269,15 +269,19 @@ def test_rooms_are_folders_of_families(repo):
 @needs_compiler
 def test_shared_numbers_that_differ_are_an_error(repo):
     built(repo)
-    edit(repo / "shaders/include/more.glsl", "LOW = -1.5", "LOW = -1.5;\n\n// facts: features\nconst uint WINDOW = 2u")
+    edit(
+        repo / "shaders/include/more.glsl",
+        "LOW = -1.5",
+        "LOW = -1.5;\n\n// constants: features\nconst uint WINDOW = 2u",
+    )
     assert "features ['ADDED_FOURS', " in tool(repo, "--check").stderr, "names.py has more"
-    words = "// facts: header\nconst uint FIRST = 0u, SECOND = "
-    edit(repo / "shaders/include/more.glsl", "// facts: features\nconst uint WINDOW = 2u", f"{words}1u")
+    words = "// constants: parameters\nconst uint FIRST = 0u, SECOND = "
+    edit(repo / "shaders/include/more.glsl", "// constants: features\nconst uint WINDOW = 2u", f"{words}1u")
     assert tool(repo, "--check").returncode == 0
     edit(repo / "shaders/include/more.glsl", "SECOND = 1u", "SECOND = 2u")
-    assert "the header among shared facts are [0, 2]; expected [0, 1]\n" in tool(repo, "--check").stderr
+    assert "the parameters among shared constants are [0, 2]; expected [0, 1]\n" in tool(repo, "--check").stderr
     edit(repo / "shaders/include/more.glsl", "SECOND = 2u", "SECOND = 1u")
-    (repo / "shaders/include/other.glsl").write_text("// facts: numbers\nconst float LOW = -2.5;\n")
+    (repo / "shaders/include/other.glsl").write_text("// constants: numbers\nconst float LOW = -2.5;\n")
     done = tool(repo, "--check")
     assert done.returncode == 1
     assert "shaders/include/other.glsl:2: LOW is -2.5, and -1.5 at shaders/include/more.glsl:3" in done.stderr
@@ -320,21 +324,21 @@ def test_what_changed_is_compiled_and_no_more(repo, file, old, new, compiled):
 @needs_compiler
 def test_sizes_that_a_data_file_leaves_out_are_recorded(repo):
     done = tool(repo, "--check")
-    assert done.returncode == 1 and "shaders/facts.json is out of date; run: python tools/compile" in done.stderr
-    assert not (repo / "shaders/facts.json").exists(), "--check changes nothing"
+    assert done.returncode == 1 and "shaders/sizes.json is out of date; run: python tools/compile" in done.stderr
+    assert not (repo / "shaders/sizes.json").exists(), "--check changes nothing"
     built(repo)
     assert facts(repo) == dict.fromkeys(packed(repo)[1], {"threads": 64, "shared_bytes": 256})
     edit(repo / "shaders/add.comp", "s[16]", "s[32]")
     done = tool(repo, "--check")
     assert done.returncode == 1
-    assert "add.x.small.float32: its shared_bytes are 512, and shaders/facts.json says 256; run: " in done.stderr
+    assert "add.x.small.float32: its shared_bytes are 512, and shaders/sizes.json says 256; run: " in done.stderr
     built(repo)
     assert facts(repo)["add.x.small.float32"] == {"threads": 64, "shared_bytes": 512}
     edit(repo / "shaders/add.toml", "rank = 7", "rank = 7\nthreads = 64\nshared_bytes = 512")
     built(repo)
     assert set(facts(repo)) == {"add.x.small.float32", "add.x.small.float16"}, "what is stated is not written twice"
-    (repo / "shaders/facts.json").write_text("{")
-    assert "facts.json cannot be read" in tool(repo, "--check").stderr
+    (repo / "shaders/sizes.json").write_text("{")
+    assert "sizes.json cannot be read" in tool(repo, "--check").stderr
     built(repo)
     built(repo, "--check")
 
@@ -410,10 +414,18 @@ def test_a_missing_include_is_named(repo):
         ("add.comp", "readonly buffer A", "buffer A", 'binding 0 (a) is "r", but the shader lacks readonly'),
         ("add.toml", '["a", "r"]', '["a", "rt"]', "binding 0 is a storage buffer, and ['a', 'rt'] in the data file"),
         ("add.comp", "binding = 1", "binding = 2", "binding 2 is called o in the source, which the data file lacks"),
-        ("add.comp", "buffer O { T o[]; }", "buffer O { T sum[]; }\n#define o sum\n",
-         "its binding 1 is called sum in the source, and in the data file o"),
-        ("add.toml", '["a", "r"], ["o", "rw"]', '["o", "r"], ["a", "rw"]',
-         "its binding 0 is called a in the source, and in the data file o"),
+        (
+            "add.comp",
+            "buffer O { T o[]; }",
+            "buffer O { T sum[]; }\n#define o sum\n",
+            "its binding 1 is called sum in the source, and in the data file o",
+        ),
+        (
+            "add.toml",
+            '["a", "r"], ["o", "rw"]',
+            '["o", "r"], ["a", "rw"]',
+            "its binding 0 is called a in the source, and in the data file o",
+        ),
         ("add.comp", "set = 0, binding = 1", "set = 1, binding = 1", "descriptor sets [0, 1]"),
         ("add.comp", "constant_id = 0", "constant_id = 5", "specialization constant 5, which [constants] does not"),
         ("add.comp", "uint n; }", "uint n; uint m; }", "its push constants are 8 bytes, and push_bytes is 4"),
@@ -546,7 +558,7 @@ def test_no_families_is_no_success(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"\x03\x02\x23\x07", bytes(20), bytes.fromhex("03022307") + bytes(20)])
 def test_what_is_no_spirv_is_refused(data):
     with pytest.raises(ValueError):
-        read_facts(data)
+        reflect(data)
 
 
 @needs_compiler

@@ -13,8 +13,7 @@ import pytest
 
 import goldens
 from grilly import ModelError, models
-from grilly.cli import embed, main
-from grilly.cli.common import readable
+from grilly.cli import main
 from model_folders import drawn, write_folder, write_safetensors, write_tokenizer
 from sounds import write_wav, write_whisper
 
@@ -22,16 +21,6 @@ BERT = goldens.cases("models")["bert"]
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-16"])
-@pytest.mark.parametrize("data, lines", [
-    ("é w3\n".encode(), "é w3\n"), ("\ufeffé w3\n".encode(), "é w3\n"), (b"w3\r\nw4\rw5", "w3\nw4\nw5"),
-])  # fmt: skip
-def test_standard_input_is_utf8(tmp_path, monkeypatch, encoding, data, lines):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding=encoding))
-    (tmp_path / "lines.txt").write_bytes(data)
-    assert embed._text("-") == embed._text(str(tmp_path / "lines.txt")) == lines
 
 
 @pytest.mark.parametrize("data, why", [
@@ -79,15 +68,6 @@ def test_signs_that_standard_output_lacks(vulkan_backend, tmp_path, monkeypatch,
     assert main(["generate", str(folder), "é’日5", "--max-new-tokens", "2", *device]) == 0
     assert re.fullmatch(rb"(\xe9\x92\\u65e5\d+\s+){2}", data.getvalue())
     assert capsys.readouterr().err.startswith(f"grilly generate: {folder}: LlamaLM does not use spin; that is right ")
-
-
-def test_texts_of_the_shell(tmp_path, capsys):
-    """A shell's bytes that its locale does not know are UTF-8, or no text."""
-    for arguments in (["\udcff"], ["w3", "--stop", "\udcff"], ["w3", "--system", "\udcff"]):
-        with pytest.raises(SystemExit):
-            main(["generate", str(tmp_path), *arguments])
-        assert r"'\udcff': expected a text in UTF-8" in capsys.readouterr().err
-    assert readable("w3 é") == readable("w3 é".encode().decode("ascii", "surrogateescape")) == "w3 é"
 
 
 def test_where_vectors_go(vulkan_backend, tmp_path, monkeypatch, capsys):
@@ -175,29 +155,6 @@ def test_fields_to_ignore(vulkan_backend, tmp_path, capsys, monkeypatch, name):
     assert "not known" not in error
     # BERT writes no texts, which is found after its fields.
     assert (status, "Bert writes no texts" in error) == ((1, True) if name == "generate" else (0, False)), error
-
-
-@pytest.mark.parametrize("case, said", [
-    ("bert", "Bert writes no texts"), ("whisper", "Whisper writes down sounds; run: grilly transcribe "),
-    ("t5_encoder", "T5Encoder writes no texts"), ("llama_bare", "Llama writes no texts"),
-    ("system", "--system is for chats, and .* has no chat template"),
-])  # fmt: skip
-def test_what_cannot_continue_texts_is_said_before_weights_are_read(
-    vulkan_backend, tmp_path, capsys, monkeypatch, case, said
-):
-    tokenizers = pytest.importorskip("tokenizers")
-    given = goldens.cases("models")[{"llama_bare": "llama", "system": "llama"}.get(case, case)].arguments
-    folder = write_folder(tmp_path / "model", given)
-    words = tokenizers.models.WordLevel({f"w{number}": number for number in range(61)}, unk_token="w0")
-    write_tokenizer(folder, tokenizers.Tokenizer(words).to_str())
-    if case == "llama_bare":
-        (folder / "config.json").write_text(json.dumps({**given["config"], "architectures": ["LlamaModel"]}))
-        bare = {name.removeprefix("model."): array for name, array in drawn(given["tensors"], 0).items()}
-        write_safetensors(folder / "model.safetensors", {n: a for n, a in bare.items() if not n.startswith("lm_head")})
-    monkeypatch.setattr("grilly.models.weights.Weights._sent", None)  # that sends weights to the device
-    more = ["--system", "Be short."] if case == "system" else []
-    assert main(["generate", str(folder), "w3", *more, "--device", str(vulkan_backend.device.index)]) == 1
-    assert re.search(said, capsys.readouterr().err)
 
 
 # -- numbers of tokens ------------------------------------------------------------------------------------------------

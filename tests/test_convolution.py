@@ -1,5 +1,6 @@
 """Convolutions and their gradients, against float64."""
 
+
 import numpy as np
 import pytest
 
@@ -7,8 +8,6 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, epsilon
 from grilly import nn, reference
-from grilly.compute.convolution import backward, forward
-from kernels import only, plans, pretend
 
 UNIT = 2.0**-24
 
@@ -101,25 +100,6 @@ def test_high_precision(vulkan_backend):
           send=vulkan_backend.tensor, high=True)  # fmt: skip
 
 
-def test_views_without_a_batch_and_channels_last(vulkan_backend):
-    x, w = draw(3, 20, 24), draw(4, 3, 3, 3)
-    tensor = vulkan_backend.tensor(x)
-    for view in (lambda a: a, lambda a: a[:, 1::2, 3:], lambda a: a.transpose(0, 2, 1)):
-        exact = reference.conv2d(view(x), w, None, 1, 1, dtype=np.float64)
-        np.testing.assert_allclose(F.conv2d(view(tensor), w, None, 1, 1).numpy(), exact, rtol=0, atol=1e-5)
-    last = vulkan_backend.tensor(draw(2, 30, 16)).transpose(0, 2, 1)  # (N, C, L) as the layer before leaves it
-    weight = draw(40, 16, 3, seed=1)
-    exact = reference.conv1d(last.numpy(), weight, None, 2, 1, dtype=np.float64)
-    y = F.conv1d(last, weight, None, 2, 1)
-    np.testing.assert_allclose(y.numpy(), exact, rtol=0, atol=2e-5)
-    assert y.transpose(0, 2, 1).is_contiguous
-    single = F.conv1d(last, weight[:, :, :1])
-    (ready,) = [r for r in plans(vulkan_backend, forward.PLANS) if r.plan.results[0].shape == (2, 40, 30)]
-    assert len(ready.plan.steps) == 1  # windows of one element are the array itself
-    exact = reference.conv1d(last.numpy(), weight[:, :, :1], dtype=np.float64)
-    np.testing.assert_allclose(single.numpy(), exact, rtol=0, atol=2e-5)
-
-
 def test_patches(vulkan_backend):
     """What a vision transformer begins with: the tokens lie as the next layer takes them."""
     x, w, b = draw(2, 3, 32, 48), draw(20, 3, 16, 16), draw(20)
@@ -128,29 +108,6 @@ def test_patches(vulkan_backend):
     assert tokens.is_contiguous
     exact = reference.conv2d(x, w, b, 16, dtype=np.float64).reshape(2, 20, 6).transpose(0, 2, 1)
     np.testing.assert_allclose(tokens.numpy(), exact, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_windows_in_parts(vulkan_backend, monkeypatch, dtype, groups):
-    """As where a matrix of windows is larger than a binding or a quarter of the memory limit."""
-    x, w = draw(3, 4, 9, 7, dtype=dtype), draw(70, 4 // groups, 3, 3, seed=1, dtype=dtype)
-    options = (1, 1, 1, groups)
-    sample = 9 * 7 * 4 * 9 * x.itemsize
-    for most in (2 * sample, sample // 2 + 64):  # samples with all channels; channels of one sample
-        with monkeypatch.context() as patch:
-            pretend(patch, vulkan_backend)
-            patch.setattr(vulkan_backend, "memory_limit", 4 * most)
-            check(F.conv2d, F.conv2d_backward, 2, x, w, None, *options, send=vulkan_backend.tensor, parts=True)
-            for kept in (forward.PLANS, backward.INPUTS, backward.WEIGHTS):
-                (ready,) = plans(vulkan_backend, kept)
-                assert len(ready.plan.steps) >= 4, kept
-                results = {one.slot - ready.plan.inputs for one in ready.plan.results}
-                windows = [s for n, s in enumerate(ready.plan.slots) if isinstance(s, int) and n not in results]
-                assert max(windows[: 1 if dtype == np.float32 else None]) <= max(most, 2 * x.nbytes)
-    with monkeypatch.context() as patch:
-        pretend(patch, vulkan_backend, storage_range=2400)
-        check(F.conv2d, F.conv2d_backward, 2, x, w, None, *options, send=vulkan_backend.tensor, parts=True)
 
 
 def test_a_window_that_does_not_fit(vulkan_backend, monkeypatch):
@@ -165,21 +122,6 @@ def test_nothing(vulkan_backend):
     assert F.conv2d(draw(2, 3, 4, 4), w[:0]).shape == (2, 0, 3, 3)
     dx, dw, db = F.conv2d_backward(np.zeros((0, 5, 3, 3), np.float32), np.zeros((0, 3, 4, 4), np.float32), w)
     assert dx.shape == (0, 3, 4, 4) and not dw.any() and dw.shape == w.shape and db.shape == (5,)
-
-
-def test_the_same_bits_again_by_the_same_plan(vulkan_backend, monkeypatch):
-    pretend(monkeypatch, vulkan_backend)
-    x, w, grad = (vulkan_backend.tensor(a) for a in (draw(2, 3, 9, 9), draw(4, 3, 3, 3), draw(2, 4, 9, 9)))
-
-    def step():
-        return [F.conv2d(x, w, None, 1, 1), *F.conv2d_backward(grad, x, w, 1, 1)]
-
-    first = [one.numpy() for one in step()]
-    made = [plans(vulkan_backend, kept) for kept in (forward.PLANS, backward.INPUTS, backward.WEIGHTS)]
-    for one, right in zip(step(), first, strict=True):
-        np.testing.assert_array_equal(one.numpy(), right)
-    assert made == [plans(vulkan_backend, kept) for kept in (forward.PLANS, backward.INPUTS, backward.WEIGHTS)]
-    assert [len(own) for own in made] == [1, 1, 1]
 
 
 def test_capture(vulkan_backend):
@@ -328,22 +270,3 @@ def test_what_lies_outside_is_not_read_into_a_sum(vulkan_backend):
     assert np.isnan(found[0, :, :2, :2]).all() and np.isnan(found).sum() == 16
     found = F.conv2d(vulkan_backend.tensor(x), np.ones((2, 4, 3, 3), np.float32), None, 1, 1).numpy()
     assert np.isnan(found[0, :, :2, :2]).all() and np.isnan(found).sum() == 8
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_channels_shared_out(vulkan_backend, dtype):
-    """The kernel of GPUs, on any device: groups of many channels, and images whose last elements fill half a word of 16
-    bytes."""
-    (variant,) = (v for v in vulkan_backend.registry.manifest.by_operation["convolution"] if not v.architectures)
-    own = only(vulkan_backend, variant)
-    for shape, outputs, kernel, options in (
-        ((2, 64, 9, 13), 8, (3, 3), (1, 1)), ((1, 20, 7, 9), 1, (3, 3), (2, 1)),
-        ((1, 48, 7, 7), 12, (3, 3), (1, 1, 1, 3)), ((1, 4, 1, 7), 3, (1, 2), ()),
-    ):  # fmt: skip
-        groups = options[3] if len(options) > 3 else 1
-        x, w = draw(*shape, dtype=dtype), draw(outputs, shape[1] // groups, *kernel, seed=1, dtype=dtype)
-        b = draw(outputs, seed=2, dtype=dtype)
-        found = F.conv2d(own.tensor(x), own.tensor(w), own.tensor(b), *options).numpy()
-        whole = [np.abs(a.astype(np.float64)) for a in (x, w, b)]
-        close(found, reference.conv2d(x, w, b, *options, dtype=np.float64), reference.conv2d(*whole, *options),
-              w[0].size, dtype)  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
 import signal
 import time
@@ -14,9 +13,9 @@ import pytest
 
 import children
 import grilly
+from blockwise import OPTIONS
 from cases import epsilon
 from grilly import reference
-from test_streaming import OPTIONS
 
 dask = pytest.importorskip("dask", reason="dask is not installed; pip install 'grilly-vulkan[dask]'")
 import dask.array as da  # noqa: E402
@@ -60,16 +59,6 @@ def test_chunked_over_all_axes(used, queries, keys, causal):
     out, lse = dask.compute(out, lse)
     np.testing.assert_allclose(out, exact[0], rtol=0, atol=2e-6)
     np.testing.assert_allclose(lse, exact[-1], rtol=0, atol=2e-6)
-
-
-def test_it_is_lazy(monkeypatch):
-    """Making the graph opens no device and reads no chunk."""
-    def fail(*arguments, **options):
-        raise AssertionError("touched")
-
-    monkeypatch.setattr(grilly_dask, "default_backend", fail)
-    array = da.map_blocks(fail, chunks=((1,), (2,), (50, 50), (32,)), dtype=np.float32, meta=np.empty((0,) * 4, "f4"))
-    assert grilly_dask.flash_attention(array, array, array, causal=True).shape == (1, 2, 100, 32)
 
 
 def test_chunks_in_the_future_are_no_tasks():
@@ -220,12 +209,7 @@ def test_the_page_runs(used):
     np.testing.assert_allclose(names["result"], exact, rtol=0, atol=2e-6)
 
 
-def test_tasks_can_be_sent():
-    """What a task holds is pickled by name: no lock and no open device goes with it."""
-    for function in (grilly_dask._attend_chunk, grilly_dask.join, grilly_dask._output_of):
-        assert pickle.loads(pickle.dumps(function)) is function
-
-
+@pytest.mark.long("a cluster of processes, and one that is waited for")
 def test_a_worker_that_dies(used, monkeypatch):
     """Two processes, one killed when it holds results: the other and its successor give the same, bit for bit."""
     distributed = pytest.importorskip("distributed", reason="no distributed; pip install 'grilly-vulkan[dask]'")

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import math
 
 import numpy as np
 import pytest
 
 import grilly
+import kernels
 from cases import Case, assert_as_accurate, check_bfloat16, expected, make_arrays, output_magnitude
 from grilly import reference
-from grilly.compute.attention import decode
-from grilly.compute.attention.forward import REPEATED
-from grilly.compute.attention.record import PLANS
-from grilly.registry import Request
-from kernels import forget, plans, pretend, retiled
+from kernels import pretend, retiled
 
-FAMILY = decode.FAMILY
-
-
-PROCESSOR = decode.PROCESSOR_FAMILY
+FAMILY, PROCESSOR = "flash-decode", "flash-decode-llvmpipe"
 EITHER = pytest.mark.parametrize("family", [FAMILY, PROCESSOR])
 
 
 def need(backend, dtype="float32", family=FAMILY):
     """Skip, saying what the device lacks, when the family has no variant for it."""
     facts = {"align": 8, "head_dim": 64, "value_dim": 64, "masked": 1}
-    try:
-        backend.registry.resolve(Request("attention-decode", dtype, facts=facts, prefer=family))
-    except grilly.UnsupportedError as error:
-        pytest.skip(str(error).splitlines()[0])
+    kernels.need(backend, "attention-decode", dtype, family, **facts)
 
 
 def lighter(backend, case=None, family=FAMILY):
@@ -135,7 +124,7 @@ def test_bfloat16(backend, case):
     ],
     ids=str,
 )
-def test_every_way_to_deal_out(backend, tile):
+def test_every_partition(backend, tile):
     """Rows, invocations, keys and splits other than the data file's."""
     need(backend)
     size = backend.device.subgroup_sizes[1]
@@ -143,8 +132,8 @@ def test_every_way_to_deal_out(backend, tile):
         pytest.skip(f"a workgroup of {tile['threads']} is no whole number of subgroups of {size}")
     with retiled(backend, FAMILY, **tile):
         for case in (
-            Case("deal", heads=5, kv_heads=1, queries=2, keys=1030, dim=128, causal=True),
-            Case("deal-mask", heads=4, kv_heads=2, queries=1, keys=771, mask="bool-keys"),
+            Case("partition", heads=5, kv_heads=1, queries=2, keys=1030, dim=128, causal=True),
+            Case("partition-mask", heads=4, kv_heads=2, queries=1, keys=771, mask="bool-keys"),
         ):
             check(backend, case)
 
@@ -172,34 +161,6 @@ def test_teams_leave_their_parts_in_places_of_their_own(vulkan_backend, monkeypa
                 patch.setattr(runtime, "dispatch", watched)
                 backend.attention.flash_attention2(*given, causal=True, kernel=FAMILY)
     assert counts[4] == sum(counts[:4]) > 0
-
-
-def test_deal_covers_every_key_and_row():
-    """For any subgroup size and shape: the splits hold all keys, the passes all rows, the lanes the whole row."""
-
-    @dataclasses.dataclass
-    class Variant:
-        dtype: str
-
-    @dataclasses.dataclass
-    class Choice:
-        variant: Variant
-        tile: dict
-        threads: int = 128
-
-    tile = {"rows": 8, "columns": 8, "values": 64, "words": 4, "stages": 2, "keys": 256, "resident": 8}
-    for dtype, wide in (("float32", 4), ("float16", 8)):
-        for size in (8, 16, 32, 64):
-            for dim in (wide, 64, 80, 128, 192, 256):
-                for rows in (1, 4, 9, 64):
-                    for keys in (0, 1, 257, 8192, 300_001):
-                        dealt = decode.deal(Choice(Variant(dtype), tile), size, 132, 1, 8, rows, keys, (dim, wide))
-                        assert size % dealt.lanes == 0
-                        assert dealt.rows * dealt.passes >= rows > dealt.rows * (dealt.passes - 1)
-                        step = size // dealt.lanes * dealt.unroll * (128 // size)
-                        share = math.ceil(math.ceil(keys / dealt.splits) / step) * step  # as the shader has it
-                        assert share * dealt.splits >= keys
-                        assert share <= decode.MAX_KEYS + step
 
 
 def extras(rng, queries: int, batch=2, heads=6, keys=611) -> dict:
@@ -248,19 +209,6 @@ def test_extras(vulkan_backend, family, queries, name):
     assert_as_accurate(lse, exact_lse, plain_lse, name)
 
 
-def test_a_window_is_split_like_all_keys(backend):
-    """The splits share what the window leaves, not the keys before it."""
-    need(backend)
-    q, k, v, _ = make_arrays(Case("window", heads=2, queries=1, keys=4000, dim=16))
-    with retiled(backend, FAMILY, keys=64, resident=1000):
-        run = backend.attention.flash_attention2
-        tensors = [backend.tensor(a) for a in (q, k, v)]
-        run(*tensors, window_size=(700, 0), kernel=FAMILY)
-        run(*tensors, kernel=FAMILY)
-        few, many = (ready.plan.steps[0].groups[0] for ready in plans(backend, REPEATED))
-    assert 1 < few <= 700 / 64 + 1 < many
-
-
 @pytest.mark.parametrize("splits", [1, 2, 8, 9, 63, 64])
 @pytest.mark.parametrize("dim", [8, 64, 256])
 def test_numbers_of_splits(backend, splits, dim):
@@ -268,55 +216,6 @@ def test_numbers_of_splits(backend, splits, dim):
     need(backend)
     with retiled(backend, FAMILY, keys=1, resident=1000):
         check(backend, Case("splits", heads=3, kv_heads=1, queries=1, keys=64 * splits, dim=dim))
-
-
-def test_no_split_counts_twice_or_is_forgotten(backend):
-    """Every key has a value of its own, so a split that is missing, or there twice, shows; many teams, many times."""
-    need(backend)
-    keys, heads = 4096, 24
-    q = np.zeros((2, heads, 1, 8), np.float32)
-    k = np.zeros((2, heads // 2, keys, 8), np.float32)
-    v = np.broadcast_to(np.arange(keys, dtype=np.float32)[:, None], k.shape)  # their sum is exact
-    tensors = [backend.tensor(np.ascontiguousarray(a)) for a in (q, k, v)]
-    with retiled(backend, FAMILY, keys=64, resident=1000):
-        results = [backend.attention.flash_attention2(*tensors, kernel=FAMILY) for _ in range(20)]
-        assert max(ready.plan.steps[0].groups[0] for ready in plans(backend, REPEATED)) > 8
-        for result in results:  # 20 dispatches of one plan, recorded before the first is waited for
-            assert (result.numpy() == (keys - 1) / 2).all()
-
-
-def test_what_counts_splits_is_left_zero(backend):
-    need(backend)
-    q, k, v, _ = make_arrays(Case("zero", heads=8, kv_heads=4, queries=1, keys=1500))
-    forget(backend)
-    for _ in range(3):
-        backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=FAMILY)
-    (found,) = plans(backend, PLANS)
-    (step,) = found.ready.plan.steps
-    (at,) = (n for n, slot in enumerate(found.ready.plan.slots) if isinstance(slot, np.ndarray))
-    arrived = grilly.Tensor(found.ready._slots[at], found.ready.plan.slots[at].shape, np.dtype(np.int32))
-    assert arrived.size == 4 * step.groups[2] and not arrived.numpy().any()
-
-
-def test_deal_fills_the_device_evenly():
-    """Four workgroups for each of 132 multiprocessors, the measured cases among others: no round leaves much idle."""
-
-    @dataclasses.dataclass
-    class Choice:
-        tile: dict
-        threads: int = 128
-
-    choice = Choice({"rows": 8, "trip": 16, "stages": 2, "ahead": 8, "keys": 256, "resident": 4})
-    deals = {
-        (batch, keys): decode.deal(choice, 32, 132, batch, 8, 4, keys, (128, 128))
-        for batch, keys in ((16, 8192), (1, 8192), (4, 8192), (1, 65536), (1, 1024), (40, 8192))
-    }
-    for (batch, keys), dealt in deals.items():
-        groups = batch * 8 * dealt.splits
-        assert groups <= 528 or groups / (math.ceil(groups / 528) * 528) > 0.8
-        assert dealt.splits <= keys / 256
-    assert deals[16, 8192].splits == 4 and deals[16, 8192].stages == 2
-    assert deals[1, 8192].splits == 32 and deals[1, 8192].stages == 1
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e30])
@@ -420,53 +319,6 @@ def test_repeats_are_equal_to_the_bit(backend):
     first = backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy()
     for _ in range(30):
         assert (backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy() == first).all()
-
-
-@EITHER
-def test_plans_are_reused_with_other_offsets(backend, family):
-    """A prepared plan serves other windows of the same storage: nothing of the first call's data is kept."""
-    need(backend, family=family)
-    rng = np.random.default_rng(5)
-    k, v = (rng.standard_normal((6, 2, 520, 64), dtype=np.float32) for _ in range(2))
-    q = rng.standard_normal((6, 4, 1, 64), dtype=np.float32)
-    mask = rng.random((6, 1, 1, 520)) < 0.5
-    tq, tk, tv, tm = (backend.tensor(a) for a in (q, k, v, mask))
-    forget(backend)
-    for i in range(6):
-        part = slice(i, i + 1)
-        out = backend.attention.flash_attention2(tq[part], tk[part], tv[part], mask=tm[part], kernel=family).numpy()
-        want = reference.naive_attention(q[part], k[part], v[part], mask=mask[part], dtype=np.float64)[0]
-        assert np.abs(out - want).max() < 1e-6
-    (found,) = plans(backend, PLANS)
-    assert found.ready.plan.steps[0].choice.variant.family == family
-
-
-def test_chosen_where_it_pays(backend, monkeypatch):
-    """One query over many keys takes the split kernel, many queries the tiled ones; a named family is obeyed."""
-    need(backend)
-    # With 8 multiprocessors 500 queries fill the device, whatever it is.
-    pretend(monkeypatch, backend, architecture="nvidia-hopper", units=8)
-
-    def kind(queries, keys, kernel=None, heads=2):
-        q, k, v, _ = make_arrays(Case("chosen", heads=heads, kv_heads=2, queries=queries, keys=keys))
-        forget(backend)
-        backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=kernel)
-        (found,) = plans(backend, PLANS)
-        return found.ready.plan.steps[0].choice.variant.operation
-
-    assert kind(1, 1024) == "attention-decode"
-    assert kind(16, 1024) == "attention-decode"
-    assert kind(2, 700, heads=8) == "attention-decode"
-    assert kind(1, 64) == "attention"
-    assert kind(1, 64, FAMILY) == "attention-decode"
-    assert kind(500, 1024) == "attention"
-    assert kind(1, 1024, "attention-naive") == "attention"
-    pretend(monkeypatch, backend, architecture="llvmpipe")
-    few = "attention-decode" if "texel-buffers" in backend.runtime.features else "attention"
-    assert kind(1, 1024) == "attention-decode"
-    assert kind(1, 20_000) == "attention-decode"
-    assert kind(1, 64) == kind(2, 1024) == kind(8, 13) == few
-    assert kind(9, 13) == kind(40, 1024) == "attention"
 
 
 def test_sizes_that_do_not_align_are_refused_by_name(backend):

@@ -8,31 +8,23 @@ import pytest
 import grilly
 import leftout
 from cases import Case, assert_as_accurate, check_bfloat16, expected, lse_magnitude, make_arrays, output_magnitude
-from grilly.compute.attention import decode
-from grilly.registry import Request
-from grilly.registry.shared import extras_bits
-from kernels import retiled
+from kernels import need, request, retiled
 
-FAMILY = decode.MATRIX_FAMILY
-
-
+FAMILY = "flash-decode-matrix"
 FACTS = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0, "rows": 4}
 
 
 def left_out(registry, item):
     """All but the few that need no such kernel."""
     if "choice" in item.fixturenames:
-        return leftout.unserved(registry, Request("attention-decode", "float16", facts=FACTS, prefer=FAMILY))
+        return leftout.unserved(registry, request("attention-decode", "float16", FAMILY, **FACTS))
     return None
 
 
 @pytest.fixture
 def choice(backend):
     """The variant for heads of up to 128; skips, saying what the device lacks, where there is none."""
-    try:
-        return backend.registry.resolve(Request("attention-decode", "float16", facts=FACTS, prefer=FAMILY))
-    except grilly.UnsupportedError as error:
-        pytest.skip(str(error).splitlines()[0])
+    return need(backend, "attention-decode", "float16", FAMILY, **FACTS)
 
 
 def check(backend, case: Case, arrays=None):
@@ -68,7 +60,7 @@ def test_float16(backend, choice, case):
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_stages_splits_and_workgroups(backend, choice, stages):
     size = choice.subgroup_size or backend.device.subgroup_sizes[0]
-    case = Case("deal", heads=5, kv_heads=1, queries=2, keys=1030, dim=128)
+    case = Case("partition", heads=5, kv_heads=1, queries=2, keys=1030, dim=128)
     for rows, keys, subgroups in ((8, 64, 1), (5, 100000, 2), (3, 100, 4)):
         with retiled(backend, FAMILY, subgroups * size, stages=stages, ahead=0, rows=rows, keys=keys):
             check(backend, case)
@@ -76,19 +68,8 @@ def test_stages_splits_and_workgroups(backend, choice, stages):
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.dim in (40, 64, 80, 128)], ids=str)
 def test_bfloat16(backend, choice, case):
-    facts = FACTS
-    try:
-        backend.registry.resolve(Request("attention-decode", "bfloat16", facts=facts, prefer=FAMILY))
-    except grilly.UnsupportedError as error:
-        pytest.skip(str(error).splitlines()[0])
+    need(backend, "attention-decode", "bfloat16", FAMILY, **FACTS)
     check_bfloat16(backend, case, FAMILY)
-
-
-def test_chosen_where_it_can_serve(backend, choice):
-    """Left to the registry, a call takes it, with dropout the vector kernel."""
-    for extras, family in ((0, FAMILY), (extras_bits(("dropout",)), decode.FAMILY)):
-        facts = FACTS | {"masked": 1, "extras": extras}
-        assert backend.registry.resolve(Request("attention-decode", "float16", facts=facts)).variant.family == family
 
 
 def test_growing_and_large_scores(backend, choice):

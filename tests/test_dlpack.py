@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import capsule
 import grilly
-from grilly.compute.device import capsules
 
 jax = pytest.mark.needs("jax")
 torch = pytest.mark.needs("torch")
@@ -110,7 +110,7 @@ def test_what_is_given_is_a_copy(other, chosen):
     tensor = grilly.asarray(np.arange(4, dtype=np.float32))
     there, _ = other.take(tensor)
     tensor[...] = 9.0
-    if tensor.__dlpack_device__() == (1, 0):  # on a shared GPU it is the same memory: tests/test_peers_torch.py
+    if tensor.__dlpack_device__() == (1, 0):  # on a shared GPU it is the same memory: test_interop.py
         assert there.tolist() == [0, 1, 2, 3]
         with pytest.raises(BufferError, match="copy"):
             tensor.__dlpack__(copy=False)
@@ -195,7 +195,7 @@ class Speaker:
         self.asked.append(options)
         if self.old and set(options) - {"stream"}:
             raise TypeError("unexpected keyword argument")
-        return capsules.of_host(self.array, None)
+        return capsule.of_array(self.array)
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -212,16 +212,16 @@ def test_what_has_the_protocol_alone(chosen, dtype, old):
 def test_versions(chosen, dtype, version):
     """Capsules of version 1 only for those who know them, and by NumPy that makes them."""
     tensor = grilly.asarray(numbers(dtype))
-    capsule = tensor.__dlpack__(dl_device=(1, 0), max_version=version)
-    new = bool(version) and version[0] >= 1 and capsules._VERSIONED
-    assert ('"dltensor_versioned"' in repr(capsule)) == new
+    made = tensor.__dlpack__(dl_device=(1, 0), max_version=version)
+    new = bool(version) and version[0] >= 1 and capsule.VERSIONED
+    assert ('"dltensor_versioned"' in repr(made)) == new
 
     class Holds:
         def __dlpack_device__(self):
             return (1, 0)
 
         def __dlpack__(self, **options):
-            return capsule
+            return made
 
     found = grilly.from_dlpack(Holds())
     assert found.dtype.name == dtype and np.array_equal(found.numpy(), numbers(dtype))
@@ -270,8 +270,7 @@ def test_memory_that_the_host_cannot_read_is_not_read(chosen, dtype):
 
         def __dlpack__(self, **options):
             words = np.zeros(3, np.uint32 if dtype == "float32" else np.uint16)
-            holder = capsules.Holder(words.ctypes.data, words.shape, words.strides, words.itemsize, words)
-            return capsules.make(holder, np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), (metal, 0))
+            return capsule.elsewhere(words, dtype, (metal, 0))
 
     with pytest.raises(BufferError, match="from_dlpack"):
         grilly.from_dlpack(Elsewhere())

@@ -7,8 +7,6 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, epsilon
 from grilly import nn, reference
-from grilly.compute import embedding as module
-from kernels import plans, pretend
 
 
 def draw(*shape, seed=0, dtype=np.float32):
@@ -87,20 +85,6 @@ def test_gradients_of_views_and_of_nothing(vulkan_backend):
     found = F.embedding_backward(vulkan_backend.tensor(grad).transpose(1, 0, 2), ids, 9).numpy()
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
     assert (F.embedding_backward(np.zeros((0, 4), np.float32), [], 3) == np.zeros((3, 4))).all()
-
-
-def test_tables_larger_than_a_binding(vulkan_backend, monkeypatch):
-    """By a device that says its bindings are small: rows and tokens go in several dispatches."""
-    weight, ids, grad = draw(300, 16), ids_of(300, 50), draw(50, 16)
-    expected = F.embedding(ids, weight), F.embedding_backward(grad, ids, 300)
-    pretend(monkeypatch, vulkan_backend, storage_range=4096)
-    tensors = [vulkan_backend.tensor(a) for a in (weight, ids, grad)]
-    np.testing.assert_array_equal(F.embedding(tensors[1], tensors[0]).numpy(), expected[0])
-    odd = weight[:, :15].astype(np.float16)  # rows begin in the middle of words
-    np.testing.assert_array_equal(F.embedding(tensors[1], vulkan_backend.tensor(odd)).numpy(), odd[ids])
-    found = F.embedding_backward(tensors[2], tensors[1], 300).numpy()
-    np.testing.assert_array_equal(found, expected[1])
-    assert [len(ready.plan.steps) >= 5 for ready in plans(vulkan_backend, module.GRADIENTS)] == [True]
 
 
 def test_the_layer(backend):

@@ -138,6 +138,40 @@ def test_translate(example, tmp_path):
     assert again == lines[2:], "a text alone gives what it gives in a batch"
 
 
+@pytest.mark.long("it trains for many seconds; adapter.py does so in a short run")
+def test_characters(example, tmp_path):
+    """It learns: in few steps from a guess to less than what the letters' frequencies tell; the curve falls too."""
+    names, lines = example("characters", "45", str(tmp_path / "curve.png"))
+    counts = np.unique(list(names["pages"]()), return_counts=True)[1]
+    frequencies = counts / counts.sum()
+    assert re.fullmatch(r"\d+ letters, \d+ different ones: a guess has a loss of 4\.\d\d", lines[0])
+    before, after = (float(number) for number in re.findall(r"\d+\.\d\d", lines[1])[::-1])
+    assert after < -np.sum(frequencies * np.log(frequencies)) - 0.2 < 4 < before
+    assert lines[2].startswith("The ") and shape(tmp_path / "curve.png") == (160, 480)
+    picture = names["curve"]([4.0, 2.0, 1.0], 4)
+    assert [int(np.flatnonzero(picture[:, column] == 40)[0]) for column in (0, 240, 479)] == [0, 80, 119]
+
+
+@weights
+@pytest.mark.long("it trains for many seconds; adapter.py does so in a short run")
+def test_pairs(example):
+    names, lines = example("pairs")
+    before, after = (int(re.search(r"(\d+)%", line)[1]) for line in lines)
+    assert before < 60 and after == 100
+    assert float(lines[1].rpartition(" ")[2]) < 0.5
+
+
+@pytest.mark.needs("tokenizers", "jinja2")
+def test_adapter(example, tmp_path):
+    names, lines = example("adapter")
+    assert lines[0] == "What is the capital of France ?" and "Paris ." not in lines[1]
+    assert lines[2] == "after:  The capital of France is Paris ."
+    folder, file = names["small_llama"](tmp_path / "llama"), names["questions"](tmp_path / "data.jsonl")
+    question, before, _, losses = names["run"](folder, file, tmp_path / "adapter", steps=1)
+    assert (question, f"before: {before}") == tuple(lines[:2])
+    assert lines[3] == f"loss:   {losses[0]:.2f}, then {float(lines[3].rpartition(' ')[2]):.2f}"
+
+
 def test_every_example_is_tested_and_named():
     found = {path.stem for path in EXAMPLES.glob("*.py")} - HELPERS
     page = (EXAMPLES.parent / "gallery.md").read_text(encoding="utf-8")

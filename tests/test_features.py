@@ -27,8 +27,7 @@ from cases import BFLOAT16, assert_as_accurate
 from conftest import open_or_skip
 from features import AXES, CALLED, CELLS, GROUPS, KINDS, SHORT, Cell
 from grilly import reference
-from grilly.registry import names
-from kernels import pretend, request_of, view_of
+from kernels import option_words, pretend, request_of, view_of
 
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
 PROCESSORS = ["flash-attention-llvmpipe", "flash-attention-texels"]
@@ -162,7 +161,7 @@ def upload(backend, cell: Cell, array):
 
 def assert_names_what_is_missing(cell: Cell, strategy: str, message: str) -> None:
     """Each kernel of the family is listed with an option of the cell's that it lacks, or something of the device's."""
-    own = [names.EXTRAS[CALLED[axis]] for axis in cell.features if axis in CALLED]
+    own = [option_words(CALLED[axis]) for axis in cell.features if axis in CALLED]
     reasons = [line for line in message.splitlines() if strategy in line and line != message.splitlines()[0]]
     assert reasons, f"no kernel of {strategy} is named: {message}"
     for line in reasons:

@@ -1,6 +1,5 @@
 """What users of PyTorch, flash-attn and transformers give by habit leads to grilly's word for it, or is taken."""
 
-import inspect
 import warnings
 
 import numpy as np
@@ -9,22 +8,8 @@ import pytest
 import grilly
 import grilly.functional as F
 from grilly import nn
-from grilly.compute.attention import foreign
-from grilly.compute.attention.options import NAMES
-from grilly.functional import words as function_words
 from grilly.models.generation import Generates
-from grilly.models.llama import LlamaLM
-from grilly.models.vit import ViT
-from grilly.models.whisper import Whisper
-from grilly.nn import foreign as layer_words
-
-
-def unmade(model):
-    """A model without weights: what it is called with is looked at before them."""
-    found = model.__new__(model)
-    nn.Module.__init__(found)
-    return found
-
+from model_folders import unmade
 
 X = np.ones((2, 3, 4), np.float32)
 Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
@@ -42,7 +27,7 @@ Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
         ("block_table", "F.flash_attention_with_kvcache"), ("soft_cap", "softcap"), ("logit_softcap", "softcap"),
         ("local_window_size", "window_size"), ("query_seq_lengths", "seqlens_q"), ("head_mask", "nothing: multiply"),
         ("key_value_seq_lengths", "seqlens_k"), ("use_top_left_mask", "F.scaled_dot_product_attention"),
-        ("generator", "dropout_seed"), ("training", "dropout_p=0.0"), ("mask_mod", "mask, or block_map"),
+        ("generator", "dropout_seed"), ("training", "dropout_p=0.0"), ("block_mask", "mask_mod=grilly.block_mask"),
         ("page_table", "F.flash_attention_with_kvcache"), ("sink", "sinks"), ("attn_dropout", "dropout_p"),
     ],
 )  # fmt: skip
@@ -184,18 +169,18 @@ def test_batches_of_a_cache_as_pages(vulkan_backend):
         (lambda **more: Generates.generate(None, X, **more), "streamer", "nothing; model.stream"),
         (lambda **more: Generates.stream(None, X, **more), "num_beams", "nothing"),
         (lambda **more: Generates.stream(None, X, **more), "max_length", "max_new_tokens"),
-        (lambda **more: unmade(Whisper).generate(X, **more), "language", "it to transcribe.. of a"),
-        (lambda **more: unmade(Whisper).stream(X, **more), "task", "it to transcribe.. of a"),
-        (lambda **more: unmade(Whisper)(X, **more), "past_key_values", "nothing: calls of this model keep none"),
-        (lambda **more: unmade(Whisper)(X, **more), "encoder_outputs", "what the encoder reads"),
-        (lambda **more: unmade(LlamaLM)([[3]], **more), "output_hidden_states", "nothing: the states after the last"),
-        (lambda **more: unmade(LlamaLM)([[3]], **more), "output_attentions", "nothing: the weights"),
-        (lambda **more: unmade(LlamaLM)([[3]], **more), "return_dict", "nothing: results always have names"),
-        (lambda **more: unmade(LlamaLM)([[3]], **more), "use_cache", "past_key_values=model.make_cache"),
-        (lambda **more: unmade(LlamaLM)([[3]], **more), "labels", "nothing: grilly.functional.cross_entropy"),
-        (lambda **more: unmade(LlamaLM)([[3]], **more), "token_type_ids", "nothing: this model has one type"),
-        (lambda **more: unmade(LlamaLM)(**more), "inputs_embeds", "input_ids$"),
-        (lambda **more: unmade(ViT)(X, **more), "interpolate_pos_encoding", "nothing: pictures are of the conf"),
+        (lambda **more: unmade("Whisper").generate(X, **more), "language", "it to transcribe.. of a"),
+        (lambda **more: unmade("Whisper").stream(X, **more), "task", "it to transcribe.. of a"),
+        (lambda **more: unmade("Whisper")(X, **more), "past_key_values", "nothing: calls of this model keep none"),
+        (lambda **more: unmade("Whisper")(X, **more), "encoder_outputs", "what the encoder reads"),
+        (lambda **more: unmade("LlamaLM")([[3]], **more), "output_hidden_states", "nothing: the states after the last"),
+        (lambda **more: unmade("LlamaLM")([[3]], **more), "output_attentions", "nothing: the weights"),
+        (lambda **more: unmade("LlamaLM")([[3]], **more), "return_dict", "nothing: results always have names"),
+        (lambda **more: unmade("LlamaLM")([[3]], **more), "use_cache", "past_key_values=model.make_cache"),
+        (lambda **more: unmade("LlamaLM")([[3]], **more), "labels", "nothing: grilly.functional.cross_entropy"),
+        (lambda **more: unmade("LlamaLM")([[3]], **more), "token_type_ids", "nothing: this model has one type"),
+        (lambda **more: unmade("LlamaLM")(**more), "inputs_embeds", "input_ids$"),
+        (lambda **more: unmade("ViT")(X, **more), "interpolate_pos_encoding", "nothing: pictures are of the conf"),
     ],
 )  # fmt: skip
 def test_layers_name_ours(vulkan_backend, make, keyword, word):
@@ -239,13 +224,6 @@ def test_functions_name_ours(vulkan_backend, call, keyword, word):
         call(**{keyword: None})
     with pytest.raises(TypeError, match="unexpected keyword argument 'anything'$"):
         call(anything=None)
-
-
-def test_words_of_functions_are_not_their_own():
-    for name, words in function_words._WORDS.items():
-        *_, last = inspect.signature(function := getattr(F, name)).parameters.values()
-        assert (last.kind is last.VAR_KEYWORD) != hasattr(function, "__wrapped__"), "a call is one call where it may be"
-        assert not words.keys() & inspect.signature(function).parameters.keys(), name
 
 
 @pytest.mark.parametrize(
@@ -303,14 +281,6 @@ def test_python_says_what_no_library_has(vulkan_backend):
         nn.MultiheadAttention(4, 2)(None, causal=True)
 
 
-def test_words_of_layers_are_not_their_own():
-    for name, words in layer_words._WORDS.items():
-        layer = getattr(nn, name)
-        taken = [{*inspect.signature(f).parameters} for f in (layer.__init__, layer.forward)]
-        for word in words:
-            assert not all(word in each for each in taken), (name, word)
-
-
 def test_rotary_embedding_of_tokens_before_heads(vulkan_backend):
     """Where the shapes tell: key heads that are fewer than query heads, and positions of another length."""
     q, k = np.ones((2, 5, 4, 8), np.float32), np.ones((2, 5, 2, 8), np.float32)
@@ -321,17 +291,6 @@ def test_rotary_embedding_of_tokens_before_heads(vulkan_backend):
         rope(q, positions=np.arange(5))
     turned = rope(q.swapaxes(1, 2), k.swapaxes(1, 2), positions=np.arange(5))
     assert [x.shape for x in turned] == [(2, 4, 5, 8), (2, 2, 5, 8)]
-
-
-def test_no_word_of_ours_counts_as_foreign():
-    own = {*NAMES, "mask", "causal", "scale", "return_lse", "kernel", "precision"}
-    assert not own & set(foreign.WORDS)
-    given = inspect.signature(F.scaled_dot_product_attention).parameters
-    assert not given.keys() & foreign.SDPA_WORDS.keys()
-    assert not inspect.signature(F.flash_attention_with_kvcache).parameters.keys() & foreign.CACHE_WORDS.keys()
-    assert not inspect.signature(F.flash_attention_varlen).parameters.keys() & foreign.PACKED_WORDS.keys()
-    for name, words in foreign.STEP_WORDS.items():
-        assert not inspect.signature(getattr(F, name, grilly.FlashConfig)).parameters.keys() & words.keys(), name
 
 
 def test_a_padding_mask_of_two_axes(vulkan_backend):
@@ -466,14 +425,6 @@ def test_operators_refuse_other_libraries_arrays(vulkan_backend, other, words):
         with pytest.raises(TypeError, match=f"{name}: an operand is {words} a grilly.Tensor of it"):
             call()
     assert (t == None) is False and (t == "x") is False and t not in ({}, None)  # noqa: E711
-
-
-@pytest.mark.parametrize("make", [grilly.asarray, grilly.from_dlpack])
-def test_memory_of_cuda_is_not_shared_without_its_interface(vulkan_backend, make, monkeypatch):
-    monkeypatch.setattr("grilly.compute.device.exchange._open", None)
-    monkeypatch.setattr(vulkan_backend.opened, "exchange", None)
-    with pytest.raises(BufferError, match="the array is CUDA's, whose memory is not shared: .*import grilly.cuda, or"):
-        make(Cupy(), device=vulkan_backend)
 
 
 def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):

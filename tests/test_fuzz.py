@@ -11,6 +11,7 @@ def fuzz():
     return tool("fuzz")
 
 
+@pytest.mark.long("of a tool that only the project runs")
 def test_random_calls(fuzz):
     import grilly
     from conftest import open_or_skip

@@ -7,11 +7,10 @@ import pytest
 
 import grilly
 import grilly.functional as F
+from backends import has_sixteen_bits
 from cases import assert_as_accurate
 from graphs import default, equal, random
 from grilly import nn
-from grilly.compute.attention.decode import FAMILY
-from hostcalls import counted
 from kernels import chosen_as_on, retiled
 from test_kvcache import attend, tables
 
@@ -46,7 +45,7 @@ def test_many_steps_have_the_bits_of_the_calls(backend, heads, kv_heads):
     """Replays against the layer's calls, over lengths at which a split is added, and a window."""
     room, options = 900, {"window_size": (700, 0), "sinks": random(heads)}
     # Processors have a kernel without splits for this.
-    with chosen_as_on(backend, "generic"), retiled(backend, FAMILY, resident=64):
+    with chosen_as_on(backend, "generic"), retiled(backend, "flash-decode", resident=64):
         mine, other = cache(room, kv_heads), cache(room, kv_heads)
         step = backend.capture(lambda q, k, v: mine.attend(q, k, v, **options), *tokens(1, heads, kv_heads))
         assert len(mine) == len(other) == 0
@@ -70,7 +69,7 @@ def test_many_steps_have_the_bits_of_the_calls(backend, heads, kv_heads):
 
 def test_half_precision_and_lengths_on_the_device(backend):
     """Against the function with the same lengths in a Tensor, which is planned alike on every device."""
-    if not backend.opened.sixteen_bits:
+    if not has_sixteen_bits(backend):
         pytest.skip("the device has no 16-bit storage")
     room = 600
     mine, other = (cache(room, dtype="float16") for _ in range(2))
@@ -152,48 +151,6 @@ def test_several_caches_and_several_tokens_in_a_graph(backend):
 
 
 # -- the function, with lengths as arguments ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("paged", [False, True])
-@pytest.mark.parametrize("at", ["argument", "tensor"])
-def test_a_decoding_loop(backend, paged, at):
-    """Captured once; the cache grows, and lengths lie on the device."""
-    batch, room, steps = 2, 48, 12
-    shape = (6, 16, 2, 16) if paged else (batch, room, 2, 16)
-    table = np.array([[3, 1, 5], [0, 4, 2]], np.int32) if paged else None
-    angles = np.arange(room)[:, None] / 50.0 ** (np.arange(4) / 4)
-    rotary = tuple(backend.tensor(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
-    weights = [backend.tensor(random(heads * 16, 32, seed=heads) / 6) for heads in (4, 2, 2)]
-    output = backend.tensor(random(32, 64, seed=7) / 8)
-
-    def stepping(caches):
-        def step(x, lengths):
-            q, k, v = (F.linear(x, w).reshape(batch, 1, -1, 16) for w in weights)
-            pages = None if table is None else backend.tensor(table)
-            out = F.flash_attention_with_kvcache(q, *caches, k, v, lengths, pages, rotary=rotary, causal=True)
-            return F.linear(out.reshape(batch, 1, 64), output)
-
-        return step
-
-    caches, own = ([backend.tensor(np.zeros(shape, np.float32)) for _ in range(2)] for _ in range(2))
-    step, lengths = stepping(caches), np.array([0, 5], np.int32)
-    held = backend.tensor(lengths)
-    if at == "argument":
-        graph = backend.capture(step, random(batch, 1, 32), lengths)
-    else:
-        graph = backend.capture(lambda x: step(x, held), random(batch, 1, 32))
-    x = y = random(batch, 1, 32)
-    for number in range(steps):
-        if at == "argument":
-            x = graph(x, lengths + number)
-        else:
-            backend.runtime.write(held._storage.buffer, lengths + np.int32(number))
-            x = graph(x)
-        y = stepping(own)(backend.tensor(y) if number == 0 else y, backend.tensor(lengths + np.int32(number)))
-        equal(x, y)
-    for a, b in zip(caches, own, strict=True):
-        equal(a, b)
-        assert np.count_nonzero(a.numpy()) >= 2 * steps * 32
 
 
 # -- what stays true ---------------------------------------------------------------------------------------------------
@@ -302,21 +259,3 @@ def test_what_stands_still_in_a_capture_is_refused(backend):
     with pytest.raises(ValueError, match="count is 0"):
         mine.positions(0)
     np.testing.assert_array_equal(mine.positions(3).numpy(), [[2, 3, 4]] * 2)
-
-
-def test_a_cache_costs_a_replay_two_calls(backend):
-    """Of Python, while nobody has asked for its lengths; the words that kernels read are not copied at each replay."""
-    counts = {}
-    for number in (1, 5):
-        caches = [cache(40) for _ in range(number)]
-        step = backend.capture(lambda q, k, v, each=caches: [c.attend(q, k, v) for c in each][0], *tokens(1))
-        assert step._recording.copies == 0
-        given = [backend.tensor(a) for a in tokens(1)]
-        for _ in range(3):
-            step(*given)
-        found = []
-        for _ in range(5):  # the least: a call may also clear up after earlier ones
-            backend.synchronize()
-            found.append(counted(lambda step=step, given=given: step(*given)).total())
-        counts[number] = min(found)
-    assert counts[5] - counts[1] == 8, counts

@@ -9,9 +9,6 @@ import pytest
 
 import grilly
 from conftest import open_or_skip
-from grilly import nn
-from grilly.compute.products import kept
-from grilly.runtime.interface import REENTERED
 
 X = np.arange(1024, dtype=np.float32)
 
@@ -89,29 +86,6 @@ def test_arguments_that_a_graph_gave_out_itself(vulkan_backend):
     assert firsts(part(q[::-1], p)) == [2, 1, 3]
 
 
-def test_nothing_is_kept_of_what_replays_write(vulkan_backend):
-    held = []
-
-    def work(x):
-        held.append(x * 2)
-        return held[0] + 1
-
-    square = np.ones((4, 4), np.float32)
-    graph = vulkan_backend.capture(work, square)
-    graph(square)
-    kept.keep(vulkan_backend.opened, held[0], held[0] * 2)
-    graph(5 * square)
-    assert kept.find(held[0]) is None
-
-
-def test_an_interrupted_end_of_a_capture_leaves_nothing(vulkan_backend):
-    left = vulkan_backend.opened.captured
-    left.parts, left.words = {"stale": 1}, {"stale": 1}
-    seen = []
-    vulkan_backend.capture(lambda x: seen.append((dict(left.parts), dict(left.words))) or x + 1, X)
-    assert seen == [({}, {})]
-
-
 def test_a_tensor_of_another_runtime_may_be_returned(vulkan_backend):
     with open_or_skip("kompute", lambda: grilly.Compute(runtime="kompute")) as other:
         foreign = other.tensor(X)
@@ -119,14 +93,3 @@ def test_a_tensor_of_another_runtime_may_be_returned(vulkan_backend):
         ours, theirs = graph(X)
         assert theirs is foreign
         np.testing.assert_array_equal(ours.numpy(), X + 1)
-
-
-def test_a_replay_in_the_midst_of_another_says_so(vulkan_backend):
-    """Of a graph whose cache grows, which takes a lock of its own."""
-    cache = nn.KVCache(1, 4000, 1, 16, backend=vulkan_backend)
-    one = [np.ones((1, 1, 1, 16), np.float32)] * 3
-    graph = vulkan_backend.capture(lambda q, k, v: cache.attend(q, k, v), *one)
-    with vulkan_backend.opened.home.growing, pytest.raises(grilly.GrillyError, match=REENTERED[:40]):
-        graph(*one)
-    graph(*one)
-    assert len(cache) == 1

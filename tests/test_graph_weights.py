@@ -12,57 +12,11 @@ import pytest
 import grilly
 from graphs import equal, random
 from grilly import nn
-from grilly.compute.products import kept
 
 
 @pytest.fixture
 def weight(vulkan_backend):
     return vulkan_backend.tensor(random(4, 4))
-
-
-def test_what_a_capture_splits_is_its_own(vulkan_backend, weight):
-    """Its memory holds nothing before the first replay, and what a replay left there after it."""
-
-    def call(x):
-        made = weight * 2
-        kept.keep(vulkan_backend.opened, weight, made)
-        assert kept.find(weight) is made, "for the rest of the capture"
-        assert kept.find(weight[1:]) is None
-        return x + made
-
-    graph = vulkan_backend.capture(call, random(4, 4))
-    assert kept.find(weight) is None
-    for factor in (1, 3):
-        weight *= factor
-        equal(graph(random(4, 4)), vulkan_backend.tensor(random(4, 4)) + weight * 2)
-
-
-def test_a_graph_says_that_a_split_weight_was_written_to(vulkan_backend, weight):
-    kept.keep(vulkan_backend.opened, weight, weight * 2)
-    graph = vulkan_backend.capture(lambda x: x + kept.find(weight), random(4, 4))
-    equal(graph(random(4, 4)), vulkan_backend.tensor(random(4, 4)) + weight * 2)
-    weight[0] = 7
-    with pytest.raises(grilly.CaptureError, match="split before the capture was written to since; capture again"):
-        graph(random(4, 4))
-
-
-def test_what_replays_write_to_is_not_kept(vulkan_backend, weight):
-    """Nobody counts what they write."""
-    kept.keep(vulkan_backend.opened, weight, weight * 2)
-
-    def call(x):
-        weight[...] = weight + x
-        return x * 2
-
-    graph = vulkan_backend.capture(call, random(4, 4))
-    for changed in (weight, graph(random(4, 4), copy=False)):
-        assert kept.find(changed) is None
-        kept.keep(vulkan_backend.opened, changed, changed * 2)
-        assert kept.find(changed) is None
-    copied = graph(random(4, 4))
-    kept.keep(vulkan_backend.opened, copied, copied * 2)
-    assert kept.find(copied) is not None, "a copy is as any tensor"
-    np.testing.assert_array_equal(copied.numpy(), 2 * random(4, 4))
 
 
 @pytest.mark.parametrize("used_before", [False, True])
@@ -89,17 +43,35 @@ def test_a_graph_says_that_a_parameter_was_replaced(vulkan_backend, used_before,
     equal(vulkan_backend.capture(lambda x: layer(x), x)(x), layer(x))
 
 
-def test_backward_of_a_module_is_not_captured(vulkan_backend):
-    """Its gradients would be read before there are any."""
+def test_backward_of_a_module_is_captured(vulkan_backend):
+    """Gradients of parameters are results of the graph, where the function returns them."""
     layer, x, g = nn.Linear(4, 3).train(), vulkan_backend.tensor(random(2, 4)), vulkan_backend.tensor(random(2, 3))
 
-    def step(x):
+    def step(x, g):
         layer(x)
-        return layer.backward(g)
+        layer.zero_grad()
+        return layer.backward(g), layer.weight.grad_on(vulkan_backend), layer.bias.grad_on(vulkan_backend)
 
-    with pytest.raises(grilly.CaptureError, match="backward: gradients of parameters are NumPy arrays"):
-        vulkan_backend.capture(step, x)
-    assert layer.weight.grad is None
+    graph = vulkan_backend.capture(step, x, g)
+    for given in ((x, g), (2 * x, g + 1)):
+        for one, other in zip(graph(*given), step(*given), strict=True):
+            equal(one, other)
+
+
+def test_a_gradient_that_was_found_in_a_captured_function(vulkan_backend):
+    """It is the graph's: neither read nor added to outside, and one from outside is not added to in the function."""
+    layer, x, g = nn.Linear(4, 3).train(), vulkan_backend.tensor(random(2, 4)), vulkan_backend.tensor(random(2, 3))
+    vulkan_backend.capture(lambda x: (layer(x), layer.backward(g))[1], x)
+    for use in (lambda: layer.weight.grad, lambda: layer.weight.grad_on(vulkan_backend),
+                lambda: (layer(x), layer.backward(g))):  # fmt: skip
+        with pytest.raises(grilly.CaptureError, match="grad: it was found in a captured function"):
+            use()
+    layer.zero_grad()
+    layer(x)
+    layer.backward(g)
+    with pytest.raises(grilly.CaptureError, match="a captured function would add to the grad that was there before"):
+        vulkan_backend.capture(lambda x: (layer(x), layer.backward(g))[1], x)
+    assert layer.weight.grad.shape == (3, 4)
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.LayerNorm(4), nn.SiLU())], ids=str)

@@ -14,58 +14,8 @@ import grilly
 import grilly.functional as F
 from buffers import download, host_array, scale, upload
 from grilly import reference
-from grilly.runtime import open_runtime
 
 MIB = 1 << 20
-
-
-def test_host_arrays_and_their_parts_are_recognised(vulkan):
-    array = host_array(vulkan, (4, 6, 8))
-    for inside in (array, array[1:], array[2, 3], array.reshape(-1), array.view(np.uint8), array[1:].reshape(3, 48)[1]):
-        assert vulkan.holds(inside)
-    other = open_runtime(runtime="vulkan")
-    for outside in (array[:, 1:], array.T, array.copy(), np.zeros(3), array + 0):
-        assert not vulkan.holds(outside)
-    assert not other.holds(array)
-    other.close()
-
-
-def test_host_arrays_travel_without_staging(across_a_bus):
-    runtime, count = across_a_bus, 3 * MIB
-    array, out = host_array(runtime, count), host_array(runtime, count)
-    array[:] = np.arange(count)
-    buffer = runtime.allocate(array.nbytes)
-    runtime.write(buffer, array)
-    array[:] = -1  # the call has returned: the buffer holds what was there then
-    runtime.read(buffer, out)
-    assert np.array_equal(out, np.arange(count, dtype=np.float32))
-    assert runtime._parts.staging.reserved == 0
-    array[:] = np.arange(count)
-    runtime.write(buffer, array[count // 2 :], offset=8)
-    part = host_array(runtime, 1000)
-    runtime.read(buffer, part[10:20], offset=4)
-    assert np.array_equal(part[10:20], [1, *range(count // 2, count // 2 + 9)])
-    assert runtime._parts.staging.reserved == 0
-
-
-def test_borrowed_writes_are_waited_for_by_the_next_flush_or_read(across_a_bus):
-    runtime, count = across_a_bus, 3 * MIB // 4
-    array, small = host_array(runtime, count), host_array(runtime, 10)
-    x, y = runtime.allocate(array.nbytes), upload(runtime, np.zeros(count, np.float32))
-    out = np.empty(count, np.float32)
-    for i in range(4):
-        array[:] = i + 1
-        small[:] = 0.5
-        runtime.write(x, array, borrow=True)
-        runtime.write(x, small, offset=400, borrow=True)
-        scale(runtime, x, y, count, 1.0, ((2, 0),))
-        runtime.flush() if i % 2 else runtime.read(y, out)
-        assert not runtime._lent.buffers
-        array[:] = small[:] = np.nan
-    runtime.read(y, out)
-    want = np.full(count, 10, np.float32)
-    want[100:110] = 2
-    assert np.array_equal(out, want)
 
 
 def test_host_memory_goes_with_the_last_array(vulkan):
@@ -86,27 +36,6 @@ def test_host_memory_goes_with_the_last_array(vulkan):
     gc.collect()
     after = vulkan.memory()
     assert after.host == before.host and after.in_use == before.in_use
-
-
-def test_host_arrays_outlive_their_runtime():
-    runtime = open_runtime(runtime="vulkan")
-    parts = runtime._parts
-    array = host_array(runtime, 5000)
-    array[:] = 7
-    row = array[10:20]
-    runtime.close()
-    del array
-    gc.collect()
-    assert (row == 7).all() and not parts._ended
-    row += 1
-    assert (row == 8).all()
-    del row
-    gc.collect()
-    assert parts._ended  # the device went with the last array
-    empty = open_runtime(runtime="vulkan")
-    parts = empty._parts
-    empty.close()
-    assert parts._ended
 
 
 def test_lent_arrays_are_used_in_place_and_waited_for(vulkan):

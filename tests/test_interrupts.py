@@ -13,7 +13,10 @@ from conftest import open_or_skip
 from toolbox import TOOLS, tool
 
 TOOL = TOOLS / "interrupts.py"
-pytestmark = pytest.mark.skipif(not TOOL.exists(), reason="tools/interrupts.py is not in an installed package")
+pytestmark = [
+    pytest.mark.skipif(not TOOL.exists(), reason="tools/interrupts.py is not in an installed package"),
+    pytest.mark.long("of a tool that only the project runs"),
+]
 
 
 def interrupt(runtime: str, kind: str, *work: str, seconds: int = 4, seed: int = 0) -> str:

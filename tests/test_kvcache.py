@@ -7,10 +7,9 @@ import pytest
 
 import grilly
 import grilly.functional as F
+from backends import has_sixteen_bits
 from cases import DTYPES, assert_as_accurate, epsilon
 from grilly import nn, reference
-from grilly.compute.attention.record import PLANS
-from kernels import pretend
 
 ATTEND = F.flash_attention_with_kvcache
 DIM = 16
@@ -131,7 +130,7 @@ class Problem:
 
     def check(self, backend, what="", options=None, **how):
         options = options or {}
-        if self.q.itemsize == 2 and not backend.opened.sixteen_bits:
+        if self.q.itemsize == 2 and not has_sixteen_bits(backend):
             with pytest.raises(grilly.UnsupportedError, match="use float32"):
                 self.call(backend, options=options, **how)
             return
@@ -235,15 +234,6 @@ def test_many_keys(backend, page):
         problem.check(backend, options=options, device_lengths=True)
 
 
-def test_keys_cut_into_several_dispatches(backend, monkeypatch):
-    """Past MAX_KEYS: a part of paged keys is a part of the table, not of the array."""
-    monkeypatch.setattr("grilly.compute.attention.plan.MAX_KEYS", 256)
-    pretend(monkeypatch, backend)
-    for page in (None, 48):
-        problem = Problem(np.float32, [700, 30], page=page, room=720, queries=9, fresh=9)
-        problem.check(backend, options={"causal": True}, kernel="flash-attention2")
-
-
 def test_token_by_token_equals_the_whole(backend):
     """Grouped heads, rotary embedding, chunks of 1 to 5 tokens, pages."""
     rng = np.random.default_rng(5)
@@ -261,35 +251,6 @@ def test_token_by_token_equals_the_whole(backend):
         parts.append(ATTEND(chunk[0], *caches, *chunk[1:], at, table, **turned, causal=True).numpy())
         at += count
     np.testing.assert_allclose(np.concatenate(parts, 1), want, rtol=2e-5, atol=2e-6)
-
-
-def grown(backend, room, steps, queries=1, kernel=None, **options):
-    """Steps that fill a cache whose samples have one length, each compared with the reference; the plans made."""
-    rng = np.random.default_rng(room)
-    caches = [backend.tensor(np.full((2, room, 2, DIM), np.nan, np.float32)) for _ in range(2)]
-    before, length, held = set(backend.opened.caches[PLANS]), 0, [np.zeros((2, 0, 2, DIM), np.float32)] * 2
-    for count in steps:
-        q, k, v = (draw(rng, np.float32, 2, n, h, DIM) for n, h in ((queries, 4), (count, 2), (count, 2)))
-        q_, k_, v_ = (backend.tensor(a) for a in (q, k, v))
-        out = ATTEND(q_, *caches, k_, v_, cache_seqlens=length, kernel=kernel, **options).numpy()
-        held, length = [np.concatenate(pair, 1) for pair in zip(held, (k, v), strict=True)], length + count
-        for b in range(2):
-            part = q[b], held[0][b], held[1][b]
-            assert_as_accurate(out[b], attend(part, np.float64, options)[0], attend(part, np.float32, options)[0])
-    return set(backend.opened.caches[PLANS]) - before
-
-
-def test_steps_of_decoding_share_plans(backend):
-    """A plan serves all lengths up to its own, so that a step need not plan; what lies past the length is not read."""
-    assert len(grown(backend, 70, [1] * 70)) == 5, "for 16, 32, 48, 64 and 70 keys"
-    assert len(grown(backend, 300, [250, 1, 5, 1, 40], causal=True)) == 3, "for 256, 288 and 300"
-    assert len(grown(backend, 90, [40, 3, 4, 20, 3], queries=3, causal=True, window_size=(11, 0))) <= 3
-
-
-def test_keys_that_are_cut_are_planned_by_their_number(backend, monkeypatch):
-    monkeypatch.setattr("grilly.compute.attention.plan.MAX_KEYS", 64)
-    pretend(monkeypatch, backend)
-    assert len(grown(backend, 400, [300, 1, 1], kernel="flash-attention2")) == 4, "one for 320, in vain, and one each"
 
 
 def test_lengths_on_the_device_are_bounded(backend):
@@ -384,7 +345,7 @@ def test_empty(backend):
 @pytest.mark.parametrize("chunks", [(1,) * 9, (4, 1, 1, 3)], ids=["tokens", "chunks"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layer_with_a_cache_equals_the_whole_pass(backend, dtype, chunks):
-    if np.dtype(dtype).itemsize == 2 and not backend.opened.sixteen_bits:
+    if np.dtype(dtype).itemsize == 2 and not has_sixteen_bits(backend):
         pytest.skip("the device has no 16-bit storage")
     layer = nn.MultiheadAttention(48, 3, architecture="gpt", rng=1).to(backend, dtype)
     tokens = draw(np.random.default_rng(2), dtype, 2, 9, 48)

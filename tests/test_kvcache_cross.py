@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import grilly
+from backends import has_sixteen_bits
 from cases import assert_as_accurate
 from graphs import default, equal, random
 from grilly import nn, reference
@@ -48,7 +49,7 @@ def test_filled_once_attended_many_times(backend, captured):
 
 
 def test_half_precision(backend):
-    if not backend.opened.sixteen_bits:
+    if not has_sixteen_bits(backend):
         pytest.skip("the device has no 16-bit storage")
     cache = nn.KVCache(2, ROOM, 2, DIM, value_dim=8, dtype="float16")
     k, v = states(20, dtype=np.float16)

@@ -12,7 +12,9 @@ import grilly
 import leftout
 from children import environment
 from conftest import open_or_skip
-from grilly.registry import Request, default_manifest
+from kernels import request, shipped
+
+pytestmark = pytest.mark.long("of a tool that only the project runs")
 
 TESTS = Path(__file__).parent
 
@@ -20,7 +22,7 @@ TESTS = Path(__file__).parent
 def summary(*options: str) -> list[str]:
     """The summary's lines of a run of one test, of a file most of whose tests need a GPU."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    command += [str(TESTS / "test_matrix_tiles.py"), "-k", "test_kernels_for_tiles_are_used_where_they_can_be"]
+    command += [str(TESTS / "internals/test_matrix_tiles.py"), "-k", "test_kernels_for_tiles_are_used"]
     done = subprocess.run(
         command, cwd=TESTS.parent, env=environment(PYTEST_ADDOPTS=""), capture_output=True, text=True, timeout=300
     )
@@ -36,7 +38,7 @@ def test_the_summary_says_why():
     open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan")).close()
     alone = summary()
     assert len(alone) <= 10
-    tiled = [v for v in default_manifest().by_operation["attention-tiled"]]
+    tiled = [v for v in shipped("attention-tiled")]
     assert bool(alone) == any(leftout.lacks("vulkan", v.name) or leftout.lacks("kompute", v.name) for v in tiled)
     assert summary("-n", "2") == alone
 
@@ -45,10 +47,10 @@ def test_the_summary_says_why():
 def test_what_is_left_out_cannot_run(vulkan_backend, operation):
     """No request gets a kernel that is left out, whatever its facts; what is kept can serve one."""
     registry = vulkan_backend.registry
-    for variant in default_manifest().by_operation[operation]:
+    for variant in shipped(operation):
         why = leftout.lacks("vulkan", variant.name)
         facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
-        found = dict((v.name, r) for v, r in registry.explain(Request(operation, variant.dtype, facts=facts)))
+        found = dict((v.name, r) for v, r in registry.explain(request(operation, variant.dtype, **facts)))
         assert (found[variant.name] is None) == (why is None), f"{variant.name}: {found[variant.name]}, {why}"
 
 

@@ -1,19 +1,15 @@
 """Linear layers against float64 NumPy, with the device's own kernels and with those for GPUs."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import grilly
 import grilly.functional as F
+from backends import on
 from cases import DTYPES, assert_as_accurate
 from grilly import nn, reference
-from grilly.compute.products import matmul
-from grilly.compute.products.deal import choose, columns_first
-from grilly.compute.products.linear import PLANS, linear
-from grilly.registry import Request
-from kernels import chosen_as_on, only, pretend
+from kernels import chosen_as_on, lacks, only, pretend
 
 ARCHITECTURES = [None, "nvidia-hopper"]
 SHAPES = [
@@ -37,7 +33,7 @@ def check(backend, x, weight, bias, given=None):
 
 
 def backend_linear(backend, x, *rest, **options):
-    out = linear(backend.opened, x, *rest, **options)
+    out = on(backend, F.linear)(x, *rest, **options)
     return out.numpy() if isinstance(out, grilly.Tensor) else out
 
 
@@ -82,18 +78,34 @@ def test_strided(backend, architecture):
         ):  # fmt: skip
             own = view(x)
             w = weight[:, : own.shape[-1]] if own.shape[-1] <= 24 else weight
-            got = linear(backend.opened, view(sent), sent_weight[:, : own.shape[-1]], sent_bias).numpy()
+            got = on(backend, F.linear)(view(sent), sent_weight[:, : own.shape[-1]], sent_bias).numpy()
             np.testing.assert_allclose(got, own @ w.T + bias, rtol=0, atol=2e-5)
-        got = linear(backend.opened, sent, sent_weight[2:9], sent_bias[2:9]).numpy()
+        got = on(backend, F.linear)(sent, sent_weight[2:9], sent_bias[2:9]).numpy()
         np.testing.assert_allclose(got, x @ weight[2:9].T + bias[2:9], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 70])
+@pytest.mark.parametrize("gated", [False, True])
+def test_activation_and_residual(backend, rows, gated):
+    """In one kernel, or, where a kernel has no gates, with a dispatch behind it."""
+    rng = np.random.default_rng([rows, gated])
+    shapes = (rows, 40), (24, 40), (24,), (rows, 24 // (1 + gated))
+    x, weight, bias, residual = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    options = {"gated": gated, "residual": residual}
+    sums = x.astype(np.float64) @ weight.T + bias
+    for name in ("silu", "gelu", "relu"):
+        wide = reference.activation(name, sums)
+        exact = (wide[:, :12] * sums[:, 12:] if gated else wide) + residual
+        found = F.linear(backend.tensor(x), backend.tensor(weight), bias, activation=name, **options)
+        np.testing.assert_allclose(found.numpy(), exact, rtol=1e-4, atol=1e-4)
 
 
 def test_empty(backend):
     zeros = np.zeros
-    assert linear(backend.opened, zeros((0, 4), "f"), zeros((3, 4), "f")).shape == (0, 3)
-    assert linear(backend.opened, zeros((2, 4), "f"), zeros((0, 4), "f")).shape == (2, 0)
+    assert on(backend, F.linear)(zeros((0, 4), "f"), zeros((3, 4), "f")).shape == (0, 3)
+    assert on(backend, F.linear)(zeros((2, 4), "f"), zeros((0, 4), "f")).shape == (2, 0)
     bias = np.arange(3, dtype=np.float32)
-    assert (linear(backend.opened, zeros((2, 0), "f"), zeros((3, 0), "f"), bias) == bias).all()
+    assert (on(backend, F.linear)(zeros((2, 0), "f"), zeros((3, 0), "f"), bias) == bias).all()
 
 
 def test_cut_to_fit(vulkan_backend, monkeypatch):
@@ -101,60 +113,15 @@ def test_cut_to_fit(vulkan_backend, monkeypatch):
     backend = vulkan_backend
     rng = np.random.default_rng(2)
     x, weight, bias = draw(rng, 3, 200, 64), draw(rng, 600, 64), draw(rng, 600)
-    whole = linear(backend.opened, x, weight, bias)
+    whole = on(backend, F.linear)(x, weight, bias)
     pretend(monkeypatch, backend, storage_range=100_000, groups=(65535, 2, 65535))
     counted = []
     dispatch = backend.runtime.dispatch
     monkeypatch.setattr(backend.runtime, "dispatch", lambda *a, **k: (counted.append(a), dispatch(*a, **k)))
-    assert (linear(backend.opened, x, weight, bias) == whole).all()
+    assert (on(backend, F.linear)(x, weight, bias) == whole).all()
     assert len(counted) > 10
     for _, bindings, _, groups, *_ in counted:
         assert all(b is None or b[2] <= 100_000 for b in bindings) and groups[1] <= 2
-
-
-@pytest.mark.parametrize(("rows", "cols", "depth", "first"), [
-    (4096, 11008, 4096, 10944), (4096, 11008, 512, 10944), (2048, 28672, 4096, 28416),  # a little more than whole turns
-    (3000, 11008, 4096, 11008), (4096, 5120, 13824, 5120),  # a last turn that is half full is no loss
-    (128, 192, 4096, 192), (4096, 768, 512, 768),  # one turn
-])  # fmt: skip
-def test_columns_that_fill_whole_turns(rows, cols, depth, first):
-    tile = {"rows": 128, "cols": 192, "pace": 1215, "start": 600}
-    facts = SimpleNamespace(units=132)
-    assert columns_first(SimpleNamespace(tile=tile | {"rest": 350}), facts, rows, cols, depth) == first
-    assert columns_first(SimpleNamespace(tile=tile), facts, rows, cols, depth) == cols
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_last_columns_by_another_dispatch(vulkan_backend, monkeypatch, dtype):
-    rng = np.random.default_rng(11)
-    x, weight, bias, residual = (draw(rng, *s, dtype=dtype) for s in ((2, 9, 24), (88, 24), (88,), (2, 9, 88)))
-    options = {"activation": "gelu", "residual": residual}
-    whole = backend_linear(vulkan_backend, x, weight, bias, **options)
-    asked = []
-    monkeypatch.setattr(matmul, "columns_first", lambda _, __, ___, cols, depth: asked.append(cols) or min(cols, 64))
-    vulkan_backend.opened.caches.pop(PLANS, None)
-    apart = backend_linear(vulkan_backend, x, weight, bias, **options)
-    assert asked == [88, 64, 24]
-    tolerance = 2.0**-9 if dtype != np.float32 else 2.0**-20
-    np.testing.assert_allclose(apart.astype("f8"), whole.astype("f8"), rtol=tolerance, atol=tolerance)
-
-
-def test_last_columns_of_large_products(vulkan_backend):
-    """What kernels of whole workgroups leave to others, where there are such."""
-    rows, cols, depth = 4096, 11008, 2048
-    own, facts = vulkan_backend.opened.facts, {"outputs": rows * cols, "depth_align": 8, "turned": 0}
-    facts |= {"align": 8, "rows": rows, "cols": cols, "depth": depth}
-    request = Request("linear", "float16", "generic", tuple(facts.items()))
-    choice = choose(vulkan_backend.registry, request, own, rows, cols, depth, True)
-    most = columns_first(choice, own, rows, cols, depth)
-    if most == cols:
-        pytest.skip("no kernel here leaves the last columns of a product to another one")
-    rng = np.random.default_rng(12)
-    x, weight, bias = (draw(rng, *s, dtype=np.float16) for s in ((rows, depth), (cols, depth), (cols,)))
-    out = backend_linear(vulkan_backend, vulkan_backend.tensor(x), vulkan_backend.tensor(weight), bias)
-    some, near = rng.integers(0, rows, 50), np.r_[:8, most - 100 : cols]
-    exact = reference.linear(x[some], weight[near], bias[near], dtype=np.float64)
-    assert np.abs(out[np.ix_(some, near)] - exact).max() <= 2.0**-10 * np.abs(exact).max()
 
 
 def test_functional_takes_both(backend):
@@ -177,7 +144,7 @@ def test_functional_takes_both(backend):
 )
 def test_refused(backend, shapes, dtypes, error, text):
     with pytest.raises(error, match=f"linear: .*{text}"):
-        linear(backend.opened, *(np.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)))
+        on(backend, F.linear)(*(np.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)))
 
 
 # -- matrix units ----------------------------------------------------------------------------------------------------
@@ -193,7 +160,7 @@ def left_out(registry, item):
     reasons = []
     for variant in variants:
         facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
-        reasons.append(registry._lacks(variant, Request("linear", dtype, "generic", facts)))
+        reasons.append(lacks(registry, variant, dtype, **facts))
     return None if None in reasons else f"linear on matrix units in {dtype}: the device has none that a kernel is for"
 
 
@@ -203,7 +170,7 @@ def matrix_variants(backend, dtype):
     found = []
     for variant in registry.manifest.by_operation["linear"]:
         facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
-        usable = registry._lacks(variant, Request("linear", dtype, "generic", facts)) is None
+        usable = lacks(registry, variant, dtype, **facts) is None
         if usable and "cooperative-matrix" in variant.requires:
             found.append(variant)
     if not found:
@@ -271,32 +238,6 @@ def test_matrix_units_strided(vulkan_backend, dtype):
             assert again.tobytes() == first.tobytes(), "not the same bits again"
 
 
-def test_matrix_units_where_aligned(backend):
-    """The registry gives 16-bit products to matrix units, and those they cannot load to the other kernels."""
-    matrix_variants(backend, "float16")
-    with chosen_as_on(backend, "nvidia-hopper"):
-        for align, expected in ((8, "linear-matrix"), (4, "linear")):
-            facts = {"align": align, "rows": 4096, "cols": 4096, "outputs": 1 << 24, "high": 0, "turned": 0}
-            assert backend.registry.resolve(Request("linear", "float16", "generic", facts)).variant.family == expected
-        rng = np.random.default_rng(5)
-        check(backend, *(draw(rng, *shape, dtype=np.float16) for shape in ((33, 36), (20, 36), (20,))))
-
-
-def test_float32_is_split_only_on_request(backend):
-    facts = {"align": 8, "rows": 4096, "cols": 4096, "outputs": 1 << 24}
-    with chosen_as_on(backend, "nvidia-hopper"):
-        choose = backend.registry.resolve
-        assert not choose(Request("linear", "float32", "generic", {**facts, "high": 0})).tile.get("split")
-
-
-def test_matrix_units_take_split_float32_on_request(backend):
-    facts = {"align": 8, "rows": 4096, "cols": 4096, "outputs": 1 << 24}
-    with chosen_as_on(backend, "nvidia-hopper"):
-        matrix_variants(backend, "float32")
-        choose = backend.registry.resolve
-        assert choose(Request("linear", "float32", "generic", {**facts, "high": 1})).tile.get("split")
-
-
 def bound(x, weight):
     """The largest error that linear's documentation allows for "high", with float32's over a sum of K terms."""
     x, weight = np.abs(x).astype(np.float64), np.abs(weight).astype(np.float64)
@@ -350,16 +291,16 @@ def test_matrix_units_cut_to_fit(vulkan_backend, monkeypatch, dtype):
     variant = matrix_variants(backend, dtype)[0]
     x, weight, bias = (draw(rng, *shape, dtype=dtype) for shape in ((3, 200, 64), (600, 64), (600,)))
     view = only(backend, variant)
-    whole = linear(view.opened, x, weight, bias, precision="high")
+    whole = on(view, F.linear)(x, weight, bias, precision="high")
     pretend(monkeypatch, view, storage_range=60_000, groups=(65535, 2, 65535))
-    assert (linear(view.opened, x, weight, bias, precision="high") == whole).all()
+    assert (on(view, F.linear)(x, weight, bias, precision="high") == whole).all()
 
 
 def test_precision_refused(backend):
     zeros = np.zeros((2, 4), np.float32)
     for call in (
         lambda: F.linear(zeros, zeros, precision="low"),
-        lambda: linear(backend.opened, zeros, zeros, precision=None),
+        lambda: on(backend, F.linear)(zeros, zeros, precision=None),
         lambda: nn.Linear(4, 4, precision="fast"),
     ):
         with pytest.raises(ValueError, match="precision is .*; expected 'highest' or 'high'"):

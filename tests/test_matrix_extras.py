@@ -16,9 +16,7 @@ import pytest
 import features
 from cases import assert_as_accurate
 from features import AXES, CALLED, CELLS, Cell
-from grilly.compute.attention import classes as tiles
-from grilly.compute.device.plan import Planner
-from kernels import pretend
+from kernels import dispatched, pretend
 from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 
 #: With what is done at the ends of rows and samples, and nothing else.
@@ -148,12 +146,10 @@ def test_together(backend, variant, cell):
 @pytest.mark.parametrize("variant", CLASSED, ids=lambda v: v.label + "." + v.dtype)
 def test_classes_of_tiles(backend, variant, options, monkeypatch):
     """With hidden and clear tiles made out beforehand, as large calls have it."""
-    made = []
     pretend(monkeypatch, backend, class_work=0.0, class_read=0.0)
-    dispatch = tiles.Classes.dispatch
-    monkeypatch.setattr(tiles.Classes, "dispatch", lambda *given: made.append(dispatch(*given)) or made[-1])
+    seen = dispatched(monkeypatch)
     check(backend, variant, _cell(PLAIN | options))
-    assert made
+    assert "attention-tiles" in seen
 
 
 #: A tile of rows is 128 at most, so the first two and the last one are of one kind each.
@@ -176,14 +172,7 @@ def judge_rows_apart(view, dim, dtype, where, causal, family, monkeypatch):
     k[:, :, -1] = v[:, :, -1] = np.nan
     call = features.Call(q, k, v, clean, {"mask": mask, "causal": causal, "scale": None})
     want = features.expect(call)
-    seen = []
-    dispatch = Planner.dispatch
-
-    def note(planner, choice, *rest):
-        seen.append(choice.variant.family)
-        return dispatch(planner, choice, *rest)
-
-    monkeypatch.setattr(Planner, "dispatch", note)
+    seen = dispatched(monkeypatch)
     out, lse = view.attention.flash_attention2(
         *map(view.tensor, (q, k, v)), return_lse=True, kernel=family, **call.options
     )

@@ -74,7 +74,8 @@ def test_device_equals_numpy(backend, vectors):
     model = minilm.MiniLM(backend)
     want, got = vectors, model.encode(SENTENCES)
     assert got.dtype == np.float32 and np.abs(got - want).max() < 1e-4
-    assert np.abs(model.encode(SENTENCES[0]) - want[0]).max() < 1e-4
+    if backend.runtime.name == "vulkan":  # kompute, which runs the same plans, makes all pipelines anew: seconds
+        assert np.abs(model.encode(SENTENCES[0]) - want[0]).max() < 1e-4
 
 
 @weights

@@ -39,7 +39,7 @@ def test_keys_that_other_angles_turned(model, tmp_path, vulkan_backend):
             folder = write_folder(tmp_path / "other", CASES["llama"].arguments)
             change(folder, rope_parameters=parameters, rope_theta=...)
             cache = models.load(folder, backend=vulkan_backend).make_cache(3, 16)
-        with pytest.raises(ValueError, match=f"past_key_values is of another model: its keys are turned {said}"):
+        with pytest.raises(ValueError, match=f"past_key_values is of another model: its keys are rotated {said}"):
             model(IDS, past_key_values=cache)
     gpt2 = models.load(write_folder(tmp_path / "gpt2", CASES["gpt2"].arguments), backend=vulkan_backend)
     layers, *shape = gpt2.cached

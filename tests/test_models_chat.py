@@ -9,7 +9,6 @@ import pytest
 import goldens
 from grilly import ModelError, models
 from grilly.cli import main
-from grilly.models import chat
 from model_folders import write_folder
 
 for _package in ("tokenizers", "jinja2"):
@@ -115,19 +114,6 @@ def test_what_goes_wrong_in_a_template_names_it(tmp_path):
         ("{{ dict.__closure__[0] }}", "unsafe"), ("{% include '/etc/passwd' %}", "loader"),
     ):  # fmt: skip
         refused(tokenizer_of(tmp_path, {"chat_template.jinja": source}), file, said)
-
-
-def test_packages_that_are_missing_or_old(tmp_path, monkeypatch):
-    import jinja2
-
-    tokenizer = tokenizer_of(tmp_path, {"chat_template.jinja": "x"})
-    monkeypatch.setattr(jinja2, "__version__", "3.1.5")
-    with pytest.raises(ImportError, match=r"jinja2 is 3.1.5; before 3.1.6 .*grilly-vulkan\[models\]"):
-        tokenizer.apply_chat_template(USER)
-    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
-    with pytest.raises(ImportError, match=r"run: pip install .*\[models\]"):
-        tokenizer.apply_chat_template(USER)
-    assert chat.LEAST_JINJA == (3, 1, 6)
 
 
 def test_generate_command(vulkan_backend, tmp_path, capsys):

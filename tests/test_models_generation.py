@@ -10,8 +10,6 @@ import pytest
 import goldens
 from conftest import open_or_skip
 from grilly import CaptureError, Compute, OutOfDeviceMemoryError, Tensor, models
-from grilly.models.defaults import Defaults
-from grilly.models.room import room
 from hostcalls import counted
 from model_folders import refused, write_folder
 
@@ -193,19 +191,6 @@ def test_how_many_tokens_the_folder_asks_for(tmp_path, vulkan_backend, name, sai
     own.max_new_tokens, own.max_length = None, begun
     with pytest.raises(ValueError, match=f"max_length is {begun}, and {begun} tokens are there; give max_new_tokens"):
         own.generate(ids)
-
-
-@pytest.mark.parametrize("name, value", [
-    ("do_sample", True), ("stop_strings", ["a"]), ("force_words_ids", [[5]]), ("dola_layers", "low"), ("min_p", 0.1),
-    ("watermarking_config", {"bias": 2}), ("typical_p", 0.9), ("num_return_sequences", 3), ("epsilon_cutoff", 0.1),
-    ("eta_cutoff", 0.1), ("max_time", 1.0), ("token_healing", True), ("return_timestamps", True), ("top_h", 0.4),
-])  # fmt: skip
-def test_what_the_folder_asks_for_in_vain(model, tmp_path, name, value):
-    (tmp_path / "generation_config.json").write_text(json.dumps({name: value}))
-    assert Defaults(tmp_path, {}).not_applied == {name: value}
-    harmless = {"do_sample": False, "typical_p": 1.0, "num_return_sequences": 1, "return_timestamps": False}
-    (tmp_path / "generation_config.json").write_text(json.dumps({name: harmless.get(name)}))
-    assert Defaults(tmp_path, {}).not_applied == {}
 
 
 def test_what_the_call_says_itself_is_not_warned_of(tmp_path, vulkan_backend):
@@ -494,42 +479,6 @@ def test_a_limit_of_memory_refuses_weights_and_caches(tmp_path):
             own.generate(IDS, max_new_tokens=8)
         backend.memory_limit = 1 << 30
         assert own.generate(IDS, max_new_tokens=8).shape == (3, 17)
-
-
-def test_no_room_for_a_prompt_or_a_graph(model, monkeypatch):
-    beside = f"beside the weights, {WEIGHTS:,} bytes, and the cache, {CACHE:,} bytes, with"
-
-    def refused(*arguments, **options):
-        raise OutOfDeviceMemoryError("the device is full")
-
-    monkeypatch.setattr(model, "hidden", refused)
-    with pytest.raises(OutOfDeviceMemoryError, match=f"a prompt of 3 x 9 tokens {beside} .*; fewer .*is full"):
-        model.generate(IDS)
-    monkeypatch.undo()
-    runtime = model.backend.runtime
-    record = runtime.record
-
-    def full(capture):
-        with monkeypatch.context() as patch:
-            patch.setattr(runtime, "_allocate", refused)
-            return record(capture)
-
-    monkeypatch.setattr(runtime, "record", full)
-    said = rf"the graph of a step; use_graph=False needs none {beside} .*; fewer .*\(the graph takes [\d,]+ bytes: "
-    with pytest.raises(OutOfDeviceMemoryError, match=said):
-        model.generate(IDS)
-    monkeypatch.undo()
-    assert model.generate(IDS, max_new_tokens=8).shape == (3, 17)
-
-
-def test_what_is_taken_counts_afterwards_too(vulkan_backend, monkeypatch):
-    monkeypatch.setattr(vulkan_backend.opened, "memory_limit", vulkan_backend.memory().in_use + 4096)
-    with room(vulkan_backend, "little", 100, "less"):
-        vulkan_backend.empty((100,))
-    with pytest.raises(OutOfDeviceMemoryError, match="much, with .* in use; less .*memory_limit is"):
-        with room(vulkan_backend, "much", 0, "less"):
-            kept = vulkan_backend.empty((10000,))
-    del kept
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])

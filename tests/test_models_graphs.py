@@ -10,7 +10,6 @@ import pytest
 
 import goldens
 from grilly import OutOfDeviceMemoryError, UnsupportedError, models, nn
-from grilly.models import graphs as module
 from model_folders import write_folder
 
 CASES = goldens.cases("models")
@@ -140,45 +139,6 @@ def test_a_change_during_the_capture(bert, vulkan_backend, monkeypatch, change):
     np.testing.assert_array_equal(states(bert, ids(2, 6)), plain(bert, ids(2, 6)))
 
 
-def test_another_model_s_changes_cost_no_graph(folder, bert, vulkan_backend):
-    captured(bert, 1, 4)
-    graph = next(iter(bert.graphs._graphs.values()))
-    other = models.load(folder, backend=vulkan_backend)
-    replace_value(other)
-    states(bert, ids(1, 4))
-    assert next(iter(bert.graphs._graphs.values())) is graph
-
-
-def test_the_oldest_go_first(bert):
-    bert.graphs.kept = 2
-    for length in (3, 4, 5):
-        captured(bert, 1, length)
-    assert [key[1][0] for key in bert.graphs._graphs] == [(1, 4), (1, 5)]
-    for _ in range(4):  # as many calls as before again do not capture what was let go of
-        states(bert, ids(1, 3))
-    assert (1, 3) not in [key[1][0] for key in bert.graphs._graphs]
-    states(bert, ids(1, 3))
-    assert [key[1][0] for key in bert.graphs._graphs] == [(1, 5), (1, 3)]
-
-
-def test_memory(bert, vulkan_backend, monkeypatch):
-    weights = sum(parameter.data.nbytes for parameter in bert.parameters())
-    monkeypatch.setattr(module, "BYTES", 0)
-    monkeypatch.setattr(module, "SHARE", 0.0)
-    for length in range(8, 80, 8):
-        for seed in range(3):
-            states(bert, ids(4, length, seed=seed))
-        assert bert.graphs.memory <= weights
-    assert 0 < len(bert.graphs) < 8
-    held, used = bert.graphs.memory, vulkan_backend.memory().in_use
-    bert.graphs.clear()
-    assert bert.graphs.memory == 0 and vulkan_backend.memory().in_use <= used - held
-    monkeypatch.setattr(vulkan_backend.opened, "memory_limit", 1000)
-    for seed in range(9):
-        np.testing.assert_array_equal(states(bert, ids(4, 8, seed=seed)), plain(bert, ids(4, 8, seed=seed)))
-    assert not len(bert.graphs)
-
-
 def test_a_model_that_goes_takes_its_graphs_along(folder, vulkan_backend):
     model = captured(models.load(folder, backend=vulkan_backend), 1, 4)
     held = weakref.ref(model)
@@ -204,33 +164,6 @@ def test_what_cannot_be_captured_is_called(bert, vulkan_backend, monkeypatch, er
         np.testing.assert_array_equal(states(bert, ids(1, 5)), plain(bert, ids(1, 5)))
     assert len(tried) == 1  # once
     assert len(bert.graphs) == (error is UnsupportedError)  # where there is no room, none takes any
-
-
-def test_no_room_for_a_replay_s_results(bert, vulkan_backend, monkeypatch):
-    captured(bert, 1, 4)
-    wanted = plain(bert, ids(1, 4))
-
-    def refuses(*arguments):
-        raise OutOfDeviceMemoryError("no room")
-
-    monkeypatch.setattr("grilly.compute.graph.Graph.__call__", refuses)
-    np.testing.assert_array_equal(states(bert, ids(1, 4)), wanted)
-    assert not len(bert.graphs)
-
-
-def test_generation_comes_first(tmp_path, vulkan_backend, monkeypatch):
-    """A cache or a step's graph that has no room beside what was captured takes its place."""
-    model = models.load(write_folder(tmp_path, CASES["gpt2"].arguments), backend=vulkan_backend)
-    wanted = model.generate(ids(1, 4), max_new_tokens=6)
-    tried = []
-    captured(model, 2, 16)
-    monkeypatch.setattr(models.cache.Cache, "__init__", refusing(models.cache.Cache.__init__, model, tried))
-    np.testing.assert_array_equal(model.generate(ids(1, 4), max_new_tokens=6), wanted)
-    assert tried == [True, False] and not len(model.graphs)
-    monkeypatch.undo()
-    monkeypatch.setattr(type(model), "_prompt", lambda *arguments: refuse())
-    with pytest.raises(OutOfDeviceMemoryError):
-        model.generate(ids(1, 4))
 
 
 def refuse():

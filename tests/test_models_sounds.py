@@ -1,7 +1,6 @@
 """Sound to features and to text: log_mel against transformers, Transcriber and the command transcribe."""
 
 import importlib.util
-import io
 import json
 import sys
 import warnings
@@ -12,7 +11,6 @@ import pytest
 import goldens
 from grilly import ModelError, models
 from grilly.cli import main
-from grilly.models.whisper import Whisper
 from model_folders import change
 from sounds import FEATURES as PREPROCESSOR
 from sounds import GENERATION, write_wav, write_whisper
@@ -50,13 +48,13 @@ needs_tokenizers = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def whisper_folder(tmp_path_factory):
     return write_whisper(tmp_path_factory.mktemp("sounds") / "whisper")
 
 
 @pytest.fixture(scope="module")
-def transcriber(folder, vulkan_backend):
-    return models.Transcriber.load(folder, backend=vulkan_backend)
+def transcriber(whisper_folder, vulkan_backend):
+    return models.Transcriber.load(whisper_folder, backend=vulkan_backend)
 
 
 def by_hand(transcriber, sound, begun, **options):
@@ -225,43 +223,7 @@ def test_folders_that_do_not_fit(vulkan_backend, tmp_path, generation, features,
 
 
 @needs_tokenizers
-def test_transcribe_command(vulkan_backend, transcriber, folder, tmp_path, capsys, monkeypatch):
-    file = write_wav(tmp_path / "a.wav", np.round(LONG * 32768).astype(int)[:, None])
-    device = ["--device", str(vulkan_backend.device.index)]
-    options = ["--language", "de", "--max-new-tokens", "5"]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-    assert main(["transcribe", str(folder), "-", *options, *device]) == 0
-    out, err = capsys.readouterr()
-    assert out == by_hand(transcriber, LONG, [3, 12, 13, 15], max_new_tokens=5) + "\n"
-    assert err.startswith("2.2 s of sound in")
-    for arguments, why in (
-        ([folder, file, "--language", "xx"], "language is 'xx'"),
-        ([folder, tmp_path / "none.wav"], "none.wav cannot be read: No such file"),
-        ([folder, __file__], f"{__file__} is no "),
-        ([folder, "-"], "standard input is empty; expected a sound"),
-        ([tmp_path / "none", file], "none is no folder"),
-        ([folder, write_wav(tmp_path / "b.wav", np.zeros((0, 1), int))], "b.wav has no samples"),
-    ):
-        assert main(["transcribe", *map(str, arguments), *device]) == 1
-        out, err = capsys.readouterr()
-        assert why in err and "Traceback" not in err and not out.strip()
-
-    begun, step = [], Whisper._next
-
-    def interrupted(self, *arguments):
-        begun.append(None)
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Whisper, "_next", interrupted)
-    assert main(["transcribe", str(folder), str(file), "--max-new-tokens", "3", *device]) == 130
-    out, err = capsys.readouterr()
-    assert out.endswith("\n") and out.strip() and err == "grilly transcribe: interrupted\n"
-
-
-@needs_tokenizers
-def test_folders_of_other_models(vulkan_backend, folder, tmp_path):
+def test_folders_of_other_models(vulkan_backend, whisper_folder, tmp_path):
     with pytest.raises(ModelError, match=r"architectures is None; sounds are transcribed by Whisper"):
         (tmp_path / "config.json").write_text("{}")
         models.Transcriber.load(tmp_path, backend=vulkan_backend)

@@ -13,7 +13,6 @@ from grilly import ModelError, models
 from grilly.cli import main
 from grilly.integrations import minilm
 from grilly.models import ARCHITECTURES
-from grilly.models.written import Stops
 from model_folders import drawn, write_folder, write_safetensors, write_tokenizer
 from sounds import write_whisper
 from standalone import BLOCK
@@ -69,38 +68,6 @@ def test_tokenizer(folder):
         models.Tokenizer(folder / "nowhere")
 
 
-def test_stop_strings(vulkan_backend, folder, monkeypatch):
-    """Each text ends where it has one, also one of several tokens, or of a token that is no text."""
-    model, tokenizer = models.load(folder, backend=vulkan_backend), models.Tokenizer(folder)
-    ids = CASES["llama"].input_ids
-    whole = model.generate(ids, max_new_tokens=16)[:, ids.shape[1] :]
-
-    def stopped(stops, end):
-        """The tokens with a text's end after its first ``end``."""
-        found = model.generate(ids, max_new_tokens=16, stop_strings=stops, tokenizer=tokenizer, pad_token_id=0)
-        row = found[0, ids.shape[1] :]
-        np.testing.assert_array_equal(row[:end], whole[0, :end])
-        assert not row[end:].any()
-        for other in range(1, len(ids)):
-            if not any(stop in tokenizer.decode(whole[other]) for stop in stops):
-                np.testing.assert_array_equal(found[other, ids.shape[1] :], whole[other])
-
-    place = next(i for i in range(4, 15) if whole[0, i] not in whole[0, :i] and whole[0, i] != 0)
-    pair = f"{WORDS[whole[0, place - 1]]} {WORDS[whole[0, place]]}"
-    stopped([f"{pair}"], place + 1)
-    stopped((f"{pair} ", pair, "never"), place + 1)
-    added, add = [], Stops.add
-    monkeypatch.setattr(Stops, "add", lambda self, token: added.append(self) or add(self, token))
-    stopped([pair], place + 1)
-    assert added.count(added[0]) == place + 1, "what has ended is not decoded any more"
-    assert added.count(added[1]) > place + 1, "the case shows nothing otherwise"
-    special = f"w{whole[0, place]}"
-    tokenizer._tokenizer.add_special_tokens([special])
-    assert special not in tokenizer.decode(whole[0]).split()
-    assert special in tokenizer.decode(whole[0], skip_special_tokens=False).split()
-    stopped([special], place + 1)
-
-
 def test_generate_command(vulkan_backend, folder, capsys):
     case = CASES["llama"]
     prompt = " ".join(WORDS[token] for token in case.input_ids[0])
@@ -135,22 +102,6 @@ def test_generate_command(vulkan_backend, folder, capsys):
     assert "none is no folder" in capsys.readouterr().err
 
 
-def test_an_interrupted_text_ends_its_line(vulkan_backend, folder, capsys, monkeypatch):
-    begun, step = [], models.llama.LlamaLM._next
-
-    def interrupted(self, *arguments):
-        begun.append(None)
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(models.llama.LlamaLM, "_next", interrupted)
-    device = ["--device", str(vulkan_backend.device.index)]
-    assert main(["generate", str(folder), "w5 w6", "--max-new-tokens", "3", *device]) == 130
-    out, err = capsys.readouterr()
-    assert out.endswith("\n") and out.strip() and err == "grilly generate: interrupted\n"
-
-
 @pytest.fixture
 def encoder(tmp_path, folder):
     """A folder of an encoder whose tokens are words, as sentence-transformers writes it."""
@@ -161,6 +112,22 @@ def encoder(tmp_path, folder):
     (made / "1_Pooling").mkdir()
     (made / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     return made
+
+
+def test_sentences_with_rotary_positions(vulkan_backend, encoder, tmp_path):
+    """Of texts that run together, in one row or with padding, each has positions of its own."""
+    other = write_folder(tmp_path / "nomic", CASES["nomic_bert"].arguments)
+    for name in ("config.json", "model.safetensors"):
+        (encoder / name).write_bytes((other / name).read_bytes())
+    made = models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+    texts = ["w5 w6 w7 w9 w20", "w8 w3", "w11 w12 w13"]
+    alone = []
+    for text in texts:
+        ids = np.array([[int(word[1:]) for word in text.split()]])
+        mean = made.model(ids).last_hidden_state[0].mean(axis=0)
+        alone.append(mean / np.linalg.norm(mean) if made.normalized else mean)
+    np.testing.assert_allclose(made.encode(texts), alone, atol=1e-5)
+    np.testing.assert_allclose(made.encode(texts, batch_size=2), alone, atol=1e-5)
 
 
 def test_prompts_and_lower_case(vulkan_backend, encoder):
@@ -229,25 +196,6 @@ def test_an_old_encoder_without_a_model_type(vulkan_backend, encoder):
     del config["model_type"]
     (encoder / "config.json").write_text(json.dumps(config))
     np.testing.assert_array_equal(models.SentenceEncoder.load(encoder, backend=vulkan_backend).encode("w5"), wanted)
-
-
-def test_what_no_encoder_has_is_said_before_weights_are_read(vulkan_backend, encoder, folder, monkeypatch):
-    def load(path):
-        return models.SentenceEncoder.load(path, backend=vulkan_backend)
-
-    monkeypatch.setattr("grilly.models.weights.Weights._sent", None)  # that sends weights to the device
-    with pytest.raises(ModelError, match="config.json: model_type is 'llama'; sentences are encoded by BERT"):
-        load(folder)
-    steps = json.loads((encoder / "modules.json").read_text())
-    (encoder / "modules.json").write_text(json.dumps([*steps, {"path": "2_Dense", "type": "models.Dense"}]))
-    (encoder / "2_Dense").mkdir()
-    write_safetensors(encoder / "2_Dense/model.safetensors", {"linear.weight": np.ones((7, 5), np.float32)})
-    (encoder / "2_Dense/config.json").write_text(json.dumps({"in_features": 5, "out_features": 7, "bias": False}))
-    with pytest.raises(ModelError, match="in_features is 5; expected 32"):
-        load(encoder)
-    (encoder / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match="tokenizer.json is missing"):
-        load(encoder)
 
 
 def test_tokens_beyond_the_vocabulary(vulkan_backend, encoder, tmp_path, capsys):

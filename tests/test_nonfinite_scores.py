@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import grilly
-from grilly import functional as F
 from grilly import reference
 
 FEW = ["flash-decode", "flash-decode-llvmpipe"]
@@ -83,19 +82,6 @@ def test_gradients(backend, width, place, bad):
     for name, one in zip(("dq", "dk", "dv"), grads, strict=True):
         assert np.isnan(getattr(exact, name)).any()
         assert np.array_equal(np.isnan(one), np.isnan(getattr(exact, name))), name
-
-
-def test_stored_weights(backend, monkeypatch):
-    q, k, v, added = problem(64)
-    added[0, 0, 1, 69] = np.nan
-    from grilly.compute.unfused.attention import stored_attention
-
-    exact = reference.naive_attention(q, k, v, attn_bias=added, dtype=np.float64)[0]
-    out = stored_attention(backend.opened, q, np.repeat(k, 2, 1), np.repeat(v, 2, 1), attn_bias=added)
-    assert np.array_equal(np.isnan(out), np.isnan(exact))
-    monkeypatch.setattr("grilly.compute.backend._default", backend)
-    out = F.scaled_dot_product_attention(q, np.repeat(k, 2, 1), np.repeat(v, 2, 1), added)
-    assert np.array_equal(np.isnan(out), np.isnan(exact))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

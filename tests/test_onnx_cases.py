@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import importlib.util
 import re
 import warnings
@@ -18,15 +19,33 @@ if importlib.util.find_spec("onnx"):
     from onnx import TensorProto, numpy_helper
 
     import grilly.onnx
-    from grilly.onnx.graphs import lacking
 
+
+@functools.cache
+def cases() -> dict:
+    """ONNX's cases by their names. Making them takes seconds, which processes without these tests save."""
     with warnings.catch_warnings():  # the cases divide by zero while they are made
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
 
-        CASES = {case.name: case for case in collect_testcases(None)}
-else:
-    CASES = {}
+        return {case.name: case for case in collect_testcases(None)}
+
+
+def nodes(graph):
+    """The nodes of a graph and of the graphs within them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from nodes(inner)
+
+
+def lacking(model) -> set[str]:
+    """The operators of a model that grilly lacks."""
+    named = {node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+             for node in nodes(model.graph)}  # fmt: skip
+    return named - set(grilly.onnx.OPERATORS)
+
 
 #: Why a case that has nothing but operators of grilly's is not run: each pattern is looked for in the error's text.
 REFUSED = {
@@ -58,11 +77,13 @@ TRANSFORMS = ("test_dft_inverse", "test_dft_inverse_opset19")
 #: Runtime 1.32 gives the text's too; test_places_go_by_the_length_of_the_result holds grilly to them.
 LENGTHS = ("test_resize_downsample_scales_cubic_align_corners", "test_resize_downsample_scales_linear_align_corners")
 #: Cases of random numbers, whose expected ones are those of NumPy's generator: only shapes and dtypes are compared.
-RANDOM = tuple(
-    name for name in CASES if name.startswith(("test_bernoulli", "test_training_dropout")) and "zero_ratio" not in name
-)
+RANDOM = ("test_bernoulli", "test_training_dropout")
 #: In one part each, so that several processes can share them.
 PARTS = 4
+
+
+def is_random(name: str) -> bool:
+    return name.startswith(RANDOM) and "zero_ratio" not in name
 
 
 def arrays(values) -> list[np.ndarray]:
@@ -78,7 +99,7 @@ def check(case) -> grilly.onnx.Model:
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype
-            if case.name in RANDOM:
+            if is_random(case.name):
                 continue
             rtol = case.rtol
             if one.dtype.name == "bfloat16":
@@ -98,9 +119,10 @@ def test_cases_of_onnx(part, count):
         pytest.skip("before onnx 1.22 Attention capped scores after the mask, and LpNormalization divided 0 by 0")
     seen: collections.Counter[str] = collections.Counter()
     wrong = []
-    for name in sorted(CASES)[part::PARTS]:
-        case = CASES[name]
-        lacked = set(lacking(case.model))
+    names = sorted(cases())[part::PARTS]
+    for name in names:
+        case = cases()[name]
+        lacked = lacking(case.model)
         if lacked:
             why = [reason for reason, names in LACKED.items() if names & lacked]
             seen[f"lacked: {why[0] if why else None}"] += 1
@@ -124,15 +146,15 @@ def test_cases_of_onnx(part, count):
             wrong.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
         else:
             passed = "passed" if model.executed else "passed, folded by the host"
-            seen["random numbers" if name in RANDOM else passed] += 1
-    numbers = {"cases": len(sorted(CASES)[part::PARTS]), **dict(sorted(seen.items())), "unexpected": len(wrong)}
+            seen["random numbers" if is_random(name) else passed] += 1
+    numbers = {"cases": len(names), **dict(sorted(seen.items())), "unexpected": len(wrong)}
     count(f"ONNX's cases of operators, onnx {onnx.__version__}", numbers)
     assert not wrong, "\n".join(wrong)
     assert seen["passed"] > 250, seen
 
 
 def attention_cases() -> list[str]:
-    return [name for name, case in CASES.items() if any(n.op_type == "Attention" for n in case.model.graph.node)]
+    return [name for name, case in cases().items() if any(n.op_type == "Attention" for n in case.model.graph.node)]
 
 
 def test_no_case_of_attention_is_refused_or_folded():
@@ -141,17 +163,17 @@ def test_no_case_of_attention_is_refused_or_folded():
     assert len(names) >= 60  # 93 in onnx 1.23
     assert not set(names) & set(ROUNDED)
     for name in names:
-        assert not lacking(CASES[name].model)
-        kinds = {i.type.tensor_type.elem_type for i in CASES[name].model.graph.input}
+        assert not lacking(cases()[name].model)
+        kinds = {i.type.tensor_type.elem_type for i in cases()[name].model.graph.input}
         assert not kinds & {TensorProto.DOUBLE, TensorProto.UINT64, TensorProto.STRING}, name
 
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_float16_attention_in_steps(name):
     """Within three roundings to float16 of weights and of results, each at most 2**-11 of the largest value."""
-    if name not in CASES:
+    if name not in cases():
         pytest.skip("this version of onnx lacks the case")
-    case = CASES[name]
+    case = cases()[name]
     q, k, v = arrays(case.data_sets[0][0])[:3]
     found = grilly.onnx.Backend.prepare(case.model).run([q, k, v])[0]
     wide = [x.astype(np.float64) for x in (q, k, v)]
@@ -167,9 +189,9 @@ def test_float16_attention_in_steps(name):
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms_of_onnx(name):
     """Means of ten products of numbers below 100 with float32's cosines."""
-    if name not in CASES:
+    if name not in cases():
         pytest.skip("this version of onnx lacks the case")
-    case = CASES[name]
+    case = cases()[name]
     x, *rest = arrays(case.data_sets[0][0])
     found = grilly.onnx.Backend.prepare(case.model).run([x, *rest])[0]
     exact = np.fft.ifft(x[..., 0].astype(np.float64) + 1j * x[..., 1], axis=1)

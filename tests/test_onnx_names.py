@@ -15,7 +15,6 @@ if importlib.util.find_spec("onnx"):
     from onnx import TensorProto, helper, numpy_helper
 
     import grilly.onnx
-    from grilly.onnx import names
 
 
 def info(name, dtype=1, shape=None):
@@ -100,15 +99,6 @@ def test_loops_beside_each_other_use_the_same_names():
         assert found["width"].tolist() == [7]
         assert np.array_equal(found["y"], np.broadcast_to(np.float32([1, 1, 8]), (7, 3)))
         assert (model.graph is not None) == capture
-
-
-def test_names_become_unique_and_follow_their_owners():
-    found = names.unique(siblings())
-    owned = [name for graph in names.graphs(found.graph) for name in names._owned(graph)]
-    assert len(owned) == len(set(owned))
-    assert [each.name for each in found.graph.output] == ["y"]
-    plain = proto_of([node("Neg", ["x"], ["y"])], [info("x", 1, [2])], ["y"])
-    assert names.unique(plain) is plain  # weights are copied only where they must be
 
 
 def test_a_branch_sees_an_outer_name_until_it_owns_it():

@@ -22,12 +22,16 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 #: Those that a newcomer reads first: each block in a process of its own.
 START = ["README.md", "docs/index.md", "docs/start.md", "docs/numpy.md", "docs/dask.md"]
 #: Each block with names of its own, in one process, which compiles each kernel once.
-LONG = ["docs/guide.md", "docs/layers.md", "docs/arrays.md"]
+LONG = [
+    "docs/guide.md", "docs/layers.md", "docs/arrays.md", "docs/functions.md", "docs/optimizers.md",
+    "docs/score-functions.md", "docs/training.md",
+]  # fmt: skip
 #: Run elsewhere, and by which file: beside weights, files or packages that they need.
 ELSEWHERE = {
     "docs/models.md": "test_models_texts.py", "docs/onnx.md": "test_onnx.py", "docs/pytorch.md": "test_torch.py",
-    "docs/transformers.md": "test_transformers.py", "docs/adding-a-shader.md": "test_adding_a_shader.py",
-    "docs/adding-an-operation.md": "test_adding_an_operation.py",
+    "docs/gguf.md": "test_gguf_writing.py", "docs/transformers.md": "test_transformers.py",
+    "docs/finetuning.md": "test_cli_finetune.py",
+    "docs/adding-a-shader.md": "test_adding_a_shader.py", "docs/adding-an-operation.md": "test_adding_an_operation.py",
     "docs/adding-an-option.md": "test_adding_an_option.py",
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ import charts  # noqa: E402
 import drawings  # noqa: E402
 
 #: What tools/docsite/gallery.py makes on a device; tests/test_examples.py checks the programs.
-SHOWN_BY_EXAMPLES = {"denoise.png", "disc.png", "patterns.png", "search.svg"}
+SHOWN_BY_EXAMPLES = {"denoise.png", "disc.png", "letters.png", "patterns.png", "search.svg"}
 
 
 @pytest.mark.parametrize("name", drawings.DRAWINGS)

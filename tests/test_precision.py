@@ -10,13 +10,10 @@ import pytest
 import grilly.functional as F
 from cases import TILED_CASES, Case, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly import nn
-from grilly.compute.attention import plan as flash
-from grilly.compute.attention.forward import REPEATED
-from grilly.registry import default_manifest
-from kernels import forget, only_or_skip, plans, request_of, view_of
+from kernels import only_or_skip, request_of, shipped, view_of
 
 VARIANTS = [
-    variant for variant in default_manifest().by_operation["attention"]
+    variant for variant in shipped("attention")
     if variant.dtype == "float32" and "high" in variant.limits
 ]  # fmt: skip
 FAMILY = "flash-attention3"  # named, so that few queries are not given to the kernels that split the keys
@@ -218,17 +215,6 @@ def test_scores_that_are_not_numbers_show(pinned, masked):
     assert np.isfinite(np.delete(out, [3, 40], 2)).all() and np.isfinite(np.delete(lse, [3, 40], 2)).all()
 
 
-def test_merged_ranges(pinned, monkeypatch):
-    """Keys in several dispatches, each merging with what the one before wrote."""
-    view, dim = pinned
-    case = Case("merged", queries=75, keys=330, dim=dim)
-    *arrays, _ = make_arrays(case)
-    own = flash.split
-    monkeypatch.setattr(flash, "split", lambda facts, piece, *limits: own(facts, piece, 130))
-    forget(view)
-    judge_both(attend(view, arrays, case), case, arrays, None)
-
-
 # -- what is asked for, and by whom ----------------------------------------------------------------------------------
 
 
@@ -239,8 +225,8 @@ def request(backend, dtype, precision):
 
 
 def test_only_float32_at_high_asks_for_parts(backend):
-    assert dict(request(backend, np.float32, "high").facts)["high"] == 1
-    assert dict(request(backend, np.float32, "highest").facts)["high"] == 0
+    assert dict(request(backend, np.float32, "high").problem)["high"] == 1
+    assert dict(request(backend, np.float32, "highest").problem)["high"] == 0
     if "float16-storage" in backend.runtime.features:
         assert request(backend, np.float16, "high") == request(backend, np.float16, "highest")
 
@@ -256,14 +242,6 @@ def test_high_is_right_whatever_kernel_serves_it(backend):
     out = backend.attention.flash_attention2(q, k, v, causal=True, precision="high")
     exact, _, plain, _ = expected(case, q, k, v, None)
     judge(out, exact, plain, output_magnitude(case, q, k, v, None), "high")
-
-
-def test_plans_of_both_precisions_are_apart(backend):
-    q, k, v = (backend.tensor(a) for a in make_arrays(Case("plans", queries=70, keys=90, dim=64))[:3])
-    before = len(plans(backend, REPEATED))
-    for precision in ("highest", "high", "highest", "high"):
-        backend.attention.flash_attention2(q, k, v, scale=0.371, precision=precision)
-    assert len(plans(backend, REPEATED)) == before + 2
 
 
 def test_another_precision_is_refused(backend):

@@ -14,17 +14,16 @@ import pytest
 import grilly.functional as F
 from cases import Case
 from grilly import nn, reference
-from grilly.compute.attention.forward import flash_attention
-from grilly.compute.attention.plan import SPLIT_DIM
 from grilly.compute.methods import Attention
-from grilly.registry import default_manifest
-from kernels import only_or_skip, request_of, view_of
+from kernels import only_or_skip, request_of, shipped, view_of
 
 VARIANTS = [
-    variant for variant in default_manifest().by_operation["attention"]
+    variant for variant in shipped("attention")
     if variant.dtype == "float32" and "high" in variant.limits
 ]  # fmt: skip
 ROUNDING = 2.0**-23
+#: The narrowest heads computed from 16-bit parts.
+SPLIT_DIM = 16
 
 
 @pytest.fixture(params=[None, *VARIANTS], ids=lambda variant: variant.label if variant else "default")
@@ -188,17 +187,11 @@ def test_attention_is_highest_by_default(backend, name):
     def asked(dim, **options):
         tensors = [view.tensor(np.ones((1, 2, 70, dim), np.float32)) for _ in range(3)]
         call = getattr(view.attention, name)
-        return dict(request_of(view, lambda: call(*tensors, kernel="flash-attention2", **options)).facts)["high"]
+        return dict(request_of(view, lambda: call(*tensors, kernel="flash-attention2", **options)).problem)["high"]
 
     assert asked(SPLIT_DIM) == asked(SPLIT_DIM, precision="highest") == 0
     assert asked(SPLIT_DIM, precision="high") == 1
     assert asked(SPLIT_DIM - 4, precision="high") == 0
-
-
-def test_other_forms_of_attention_are_highest_by_default():
-    dask = pytest.importorskip("dask.array") and pytest.importorskip("grilly.dask")
-    for call in (F.flash_attention_varlen, F.flash_attention_with_kvcache, flash_attention, dask.flash_attention):
-        assert inspect.signature(call).parameters["precision"].default == "highest"
 
 
 def test_layers_have_the_operations_defaults(backend, monkeypatch):

@@ -12,6 +12,7 @@ import textwrap
 
 import pytest
 
+import grilly
 from children import environment
 from conftest import RUNTIMES, open_or_skip
 
@@ -65,9 +66,7 @@ def forked(work):
 
 @pytest.fixture(scope="module", params=RUNTIMES)
 def runtime_name(request):
-    from grilly.runtime import open_runtime
-
-    open_or_skip(request.param, lambda: open_runtime(runtime=request.param)).close()
+    open_or_skip(request.param, lambda: grilly.Compute(runtime=request.param)).close()
     return request.param
 
 
@@ -188,15 +187,16 @@ def test_threads_that_come_and_go(runtime_name):
             if not right(call()):
                 wrong.append(n)
             left.append((n, backend.tensor(x + n)))
-        for n in range(60):
+        rounds = 60 if backend.runtime.name == "vulkan" else 20  # kompute makes pipelines anew, a tenth of a second
+        for n in range(rounds):
             threads = [threading.Thread(target=short, args=(2 * n + i,)) for i in range(2)]
             for t in threads: t.start()
             for t in threads: t.join()
         wrong += [n for n, t in left if not np.array_equal(t.numpy(), x + n)]
-        print(len(left), wrong)
+        print(len(left) == 2 * rounds, wrong)
         """,
     )
-    assert said.split() == ["120", "[]"]
+    assert said.split() == ["True", "[]"]
 
 
 def test_a_tensor_outlives_everything(runtime_name):
@@ -378,50 +378,6 @@ def test_fork_in_the_middle_of_another_threads_call(runtime_name, child_opens):
         """,
     )
     assert said.strip() == "{0} [] True"
-
-
-@needs_fork
-def test_an_interrupt_while_a_fork_waits_for_a_lock(runtime_name, child_opens):
-    """Whatever it ends, no backend stays locked."""
-    said = run(
-        runtime_name,
-        """
-        import signal
-        from grilly.runtime import lifetime
-        first()
-        one = grilly.compute.backend.default_backend()
-        backends = [one, grilly.Compute(runtime=one.runtime.name)]
-        held = list(lifetime._open)[1]
-        begun = threading.Event()
-        def call_of_another_thread():
-            with held._lock:
-                begun.set()
-                time.sleep(1.5)
-        thread = threading.Thread(target=call_of_another_thread)
-        thread.start()
-        begun.wait()
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        sys.unraisablehook = lambda told: None
-        try:
-            if not (pid := os.fork()):
-                os._exit(0)
-            os.waitpid(pid, 0)
-            time.sleep(0.5)
-        except KeyboardInterrupt:
-            pass
-        thread.join()
-        faulthandler.cancel_dump_traceback_later()
-        done = []
-        def use():
-            done.extend(bool((b.tensor(np.ones(3, np.float32)).numpy() == 1).all()) for b in backends)
-        use()
-        other = threading.Thread(target=use, daemon=True)
-        other.start()
-        other.join(20)
-        print(done)
-        """,
-    )
-    assert said.strip() == "[True, True, True, True]"
 
 
 @needs_fork

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import grilly
 from grilly import reference
-from grilly.compute.arrays import draws
-from grilly.compute.random import drawn
-from shaderbuild.shared_facts import shared_facts
-from threads import in_time
 
 SHADER = Path(__file__).parents[1] / "shaders" / "arrays" / "random.comp"
 SEED = 2**40 + 12345
-
-
-def test_numbers_of_the_kernel():
-    found = shared_facts([SHADER])["draws"]
-    assert found == {name: getattr(draws, name) for name in found} and len(found) == 3
-
-
-def test_a_signal_handler_may_draw_in_the_midst_of_it():
-    device, seen = SimpleNamespace(runtime=SimpleNamespace(capturing=False)), []
-
-    def handler(frame, event, argument):  # Python calls it for no line of its own
-        if frame.f_code is not drawn.__code__:
-            return None
-        if event == "line":
-            seen.append(drawn(device, "inner", ""))
-        return handler
-
-    def work():
-        sys.settrace(handler)
-        try:
-            seen.append(drawn(device, "outer", ""))
-        finally:
-            sys.settrace(None)
-
-    in_time(work)
-    assert len(seen) > 3 and len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7, 9), (3, 1001), (100_003,)], ids=str)

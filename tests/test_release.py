@@ -8,6 +8,8 @@ import pytest
 import grilly
 from shaderbuild.families import tomllib
 
+pytestmark = pytest.mark.long("of a tool that only the project runs")
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONTAINERS = sorted((ROOT / "containers").glob("*.Containerfile"))

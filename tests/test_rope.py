@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import grilly
+import grilly.functional as F
+from backends import on
 from cases import DTYPES, assert_as_accurate
 from grilly import reference
-from grilly.compute.rope import rope
 from kernels import pretend
 
 
@@ -20,10 +21,10 @@ def check(backend, x, **options):
     plain = reference.rope(x.astype(np.float32), **options).astype(x.dtype)
     scaling, dim = options.pop("scaling", None), options.pop("dim", x.shape[-1])
     options["frequencies"] = reference.rope_frequencies(dim, options.pop("base", 10000.0), scaling)
-    out = rope(backend.opened, x, **options)
+    out = on(backend, F.rope)(x, **options)
     assert isinstance(out, np.ndarray)
     assert_as_accurate(out, exact, plain, str(options), magnitude=2 * float(np.abs(x).max()))
-    on_device = rope(backend.opened, backend.tensor(x), **options)
+    on_device = on(backend, F.rope)(backend.tensor(x), **options)
     assert isinstance(on_device, grilly.Tensor) and (on_device.numpy() == out).all()
 
 
@@ -55,15 +56,15 @@ def test_positions(backend, shape, per_batch):
     positions = rng.integers(0, 1_000_000, (3, 11) if per_batch else 11)
     check(backend, draw(*shape), positions=positions)
     sent = backend.tensor(positions.astype(np.int32))
-    placed = rope(backend.opened, draw(*shape), positions=positions)
-    assert (rope(backend.opened, draw(*shape), positions=sent) == placed).all()
+    placed = on(backend, F.rope)(draw(*shape), positions=positions)
+    assert (on(backend, F.rope)(draw(*shape), positions=sent) == placed).all()
 
 
 def test_every_eighth_of_a_turn(backend):
     """The corners of the range reduction: multiples of an eighth of a turn and their neighbours."""
     x = np.tile(np.array([1.0, 0.0], np.float32), (4096, 1))
     frequency = 2 * np.pi / 4096
-    got = rope(backend.opened, x, frequencies=[frequency])
+    got = on(backend, F.rope)(x, frequencies=[frequency])
     angle = np.arange(4096) * frequency
     np.testing.assert_allclose(got, np.stack([np.cos(angle), np.sin(angle)], 1), rtol=0, atol=1.2e-7)
     for place, (c, s) in {0: (1, 0), 1024: (0, 1), 2048: (-1, 0), 3072: (0, -1)}.items():
@@ -73,26 +74,26 @@ def test_every_eighth_of_a_turn(backend):
 def test_strided(backend):
     x = draw(2, 13, 3, 16)
     want = reference.rope(x.transpose(0, 2, 1, 3))
-    out = rope(backend.opened, backend.tensor(x).transpose(0, 2, 1, 3))
+    out = on(backend, F.rope)(backend.tensor(x).transpose(0, 2, 1, 3))
     np.testing.assert_allclose(out.numpy(), want, rtol=0, atol=5e-7)
     assert out.transpose(0, 2, 1, 3).is_contiguous, "the output's axes lie in memory as the input's"
-    part = rope(backend.opened, backend.tensor(x)[..., 3:11])
+    part = on(backend, F.rope)(backend.tensor(x)[..., 3:11])
     np.testing.assert_allclose(part.numpy(), reference.rope(x[..., 3:11]), rtol=0, atol=5e-7)
-    columns = rope(backend.opened, backend.tensor(x).transpose(0, 2, 3, 1)[..., :12])
+    columns = on(backend, F.rope)(backend.tensor(x).transpose(0, 2, 3, 1)[..., :12])
     np.testing.assert_allclose(columns.numpy(), reference.rope(x.transpose(0, 2, 3, 1)[..., :12]), rtol=0, atol=5e-7)
 
 
 def test_cut_to_fit(vulkan_backend, monkeypatch):
     backend, x = vulkan_backend, draw(2, 3, 500, 16)
     positions = np.random.default_rng(5).integers(0, 10_000, (2, 500))
-    whole, placed = rope(backend.opened, x, offset=7), rope(backend.opened, x, positions=positions)
+    whole, placed = on(backend, F.rope)(x, offset=7), on(backend, F.rope)(x, positions=positions)
     pretend(monkeypatch, backend, storage_range=20_000, groups=(65535, 50, 4))
-    assert (rope(backend.opened, x, offset=7) == whole).all()
-    assert (rope(backend.opened, x, positions=positions) == placed).all()
+    assert (on(backend, F.rope)(x, offset=7) == whole).all()
+    assert (on(backend, F.rope)(x, positions=positions) == placed).all()
 
 
 def test_empty(backend):
-    assert rope(backend.opened, np.zeros((2, 0, 8), np.float32)).shape == (2, 0, 8)
+    assert on(backend, F.rope)(np.zeros((2, 0, 8), np.float32)).shape == (2, 0, 8)
 
 
 @pytest.mark.parametrize(
@@ -115,4 +116,4 @@ def test_empty(backend):
 )
 def test_refused(backend, shape, options, error, text):
     with pytest.raises(error, match=f"rope: .*{text}"):
-        rope(backend.opened, np.zeros(shape, np.float32), **options)
+        on(backend, F.rope)(np.zeros(shape, np.float32), **options)

@@ -10,10 +10,10 @@ import pytest
 
 import grilly
 import grilly.functional as F
+from backends import has_sixteen_bits
 from cases import DTYPES, SIXTEEN_BITS, epsilon
 from grilly import nn, reference
-from grilly.compute.device.caches import Caches
-from kernels import view_of
+from kernels import keeps_nothing, pretend, view_of
 
 
 def draw(*shape, dtype=np.float32, seed=0):
@@ -198,6 +198,8 @@ def test_blocks_choose_the_kernel(device):
     text = str(caught.value).split("= ")[-1]
     there = [tuple(map(int, pair.split(", "))) for pair in text.strip("()").split("), (")]
     assert len(there) >= 2
+    if device.runtime.name == "kompute":  # the plans are the same, and its pipelines are compiled for each call
+        there = there[:2]
     ran = set()
     variants = {v.name: v for v in device.registry.manifest.by_operation["attention"]}
     for rows, keys in there:
@@ -251,10 +253,9 @@ def test_kernels_that_a_call_can_do_without_are_not_missed(device, dim, queries)
 
 def test_a_device_without_kernels_for_shares_of_keys(device, monkeypatch):
     """Of many keys other devices' plans ask for them first."""
-    if not device.opened.sixteen_bits:
+    if not has_sixteen_bits(device):
         pytest.skip("the device has no float16 storage")
-    monkeypatch.setattr(device.opened, "facts", dataclasses.replace(device.opened.facts, architecture="rdna3"))
-    monkeypatch.setattr(device.opened, "caches", Caches())
+    pretend(monkeypatch, device, architecture="rdna3")
     q, k = draw(1, 1, 512, 64, dtype=np.float16), draw(1, 1, 1024, 64, dtype=np.float16)
     assert F.flash_attention(q, k, k).blocks is not None
 
@@ -268,7 +269,7 @@ def test_blocks_serve_one_query_and_tensors_stay_at_home(device):
     assert again.shape == (1, 2, 1, 64)
     plain = F.flash_attention(q, k, k)
     np.testing.assert_allclose(out.numpy(), plain.output.numpy(), rtol=0, atol=2e-6)
-    assert not view_of(device).opened.caches and plain.output.backend is device
+    assert keeps_nothing(view_of(device)) and plain.output.backend is device
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

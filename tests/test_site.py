@@ -42,16 +42,21 @@ def test_a_name_is_there_and_hides_nothing(page, name):
 
 def test_every_public_part_has_a_page():
     parts = {
-        "functional", "nn", "array_api", "linalg", "pinned", "random", "models", "torch", "transformers", "onnx",
-        "dask", "reference",
+        "functional", "nn", "optim", "array_api", "linalg", "pinned", "random", "models", "torch", "transformers",
+        "onnx", "dask", "quantization", "reference", "data",
     }  # fmt: skip
     assert {f"grilly.{part}" for part in parts} <= {name for _, name in NAMED}
     import grilly
 
-    own = {"Compute", "Tensor", "Graph", "FlashConfig", "FlashResult", "devices", "use", "manual_seed"}
+    own = {"Compute", "Tensor", "Graph", "FlashConfig", "FlashResult", "devices", "use", "manual_seed",
+           "QuantizedTensor", "quantize", "elementwise", "reduction", "Scalar", "lora", "BlockMask",
+           "block_mask"}  # fmt: skip
     assert own <= set(grilly.__all__) and own <= {name.rpartition(".")[2] for page, name in NAMED if page == "index.md"}
-    modules = {"functional", "integrations", "linalg", "models", "nn", "pinned", "random", "reference"}
-    known = own | modules | {"__version__", "benchmark_flash_attention"}
+    modules = {"data", "functional", "integrations", "linalg", "models", "nn", "optim", "pinned", "quantization",
+               "random", "reference"}  # fmt: skip
+    transforms = {"autocast", "checkpoint", "grad", "stop_gradient", "value_and_grad", "vjp"}
+    assert {"grilly.transforms", "grilly.compute.autocast.autocast"} <= {name for _, name in NAMED}
+    known = own | modules | transforms | {"__version__", "benchmark_flash_attention"}
     errors = {name for name in grilly.__all__ if name.endswith(("Error", "Warning"))}
     from grilly import array_api
 

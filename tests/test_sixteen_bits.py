@@ -7,11 +7,9 @@ import pytest
 
 import grilly
 import grilly.functional as F
+from backends import on
 from cases import BFLOAT16, SIXTEEN_BITS, Case, assert_as_accurate, expected, make_arrays, needs_bfloat16
-from grilly import cli, nn, reference
-from grilly.cli import shaders
-from grilly.compute.products.linear import linear
-from grilly.compute.rope import rope
+from grilly import nn, reference
 from kernels import without_sixteen_bits
 
 
@@ -102,11 +100,11 @@ def test_layers_are_converted(narrow, dtype, send):
     rng = np.random.default_rng(3)
     x, weight, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((5, 30), (7, 30), (7,)))
     given = [narrow.tensor(a) for a in (x, weight, bias)] if send else (x, weight, bias)
-    y = linear(narrow.opened, *given)
+    y = on(narrow, F.linear)(*given)
     assert isinstance(y, grilly.Tensor) == send and y.dtype == dtype
     wide = [a.astype(np.float32) for a in (x, weight, bias)]
-    same(y, linear(narrow.opened, *wide).astype(dtype))
-    same(rope(narrow.opened, given[0]), rope(narrow.opened, wide[0]).astype(dtype))
+    same(y, on(narrow, F.linear)(*wide).astype(dtype))
+    same(on(narrow, F.rope)(given[0]), on(narrow, F.rope)(wide[0]).astype(dtype))
     same(narrow.attention.softmax(given[0]), narrow.attention.softmax(wide[0]).astype(dtype))
     scores = narrow.attention.attention_scores(given[0], given[1])
     assert scores.dtype == np.float32
@@ -121,21 +119,6 @@ def test_differing_dtypes_are_refused_not_converted(narrow):
     q = np.zeros((1, 1, 4, 8), np.float16)
     with pytest.raises(TypeError, match="same dtype"):
         narrow.attention.flash_attention2(q, q.astype(np.float32), q)
-
-
-def test_shaders_says_so(narrow, vulkan_backend, monkeypatch, capsys):
-    monkeypatch.setattr(shaders, "registry_of", lambda device, runtime: ("vulkan", narrow.registry))
-    text = "float16 arrays are converted to float32 on this device: no 16-bit storage"
-    for more in (["--explain", "--dims", "64", "--dtype", "float16"], ["--dtype", "float16"]):
-        assert cli.main(["shaders", "--operation", "attention", *more]) == 0
-        said = capsys.readouterr().out
-        assert said.count(text) == 1 and "bfloat16" not in said
-    assert cli.main(["shaders", "--operation", "attention", "--explain", "--dims", "64", "--dtype", "float32"]) == 0
-    assert "converted" not in capsys.readouterr().out
-    monkeypatch.undo()
-    if "float16-storage" in vulkan_backend.runtime.features:
-        assert cli.main(["shaders", "--operation", "attention", "--explain", "--dims", "64"]) == 0
-        assert "converted" not in capsys.readouterr().out
 
 
 # -- what is particular to bfloat16 -----------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from features import Cell
-from grilly.registry import default_manifest
-from kernels import only
+from kernels import only, shipped
 from test_matrix_extras import PLAIN, judge_cell
 
 #: In registers, and in shared memory; what dropout keeps.
@@ -25,6 +24,6 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options(vulkan_backend, options):
-    (variant,) = (v for v in default_manifest().variants if v.name == "flash-attention2.slim.v64.float32")
+    (variant,) = (v for v in shipped("attention", "flash-attention2") if v.name == "flash-attention2.slim.v64.float32")
     chosen = PLAIN | {"size": (53, 67), "hidden": "nan", "width": (64, 64)} | OPTIONS[options]
     judge_cell(only(vulkan_backend, variant), Cell("float32", tuple(chosen.values())), variant.family)

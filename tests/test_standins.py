@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long("of a tool that only the project runs")
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "tools/standins/i915.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")

@@ -8,17 +8,19 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import sweep_linear as tool
-from grilly.registry.measured import CHECK_VARIABLE
+
+pytestmark = pytest.mark.long("of a tool that only the project runs")
 
 
 def test_candidates_are_checked_and_timed(tmp_path, monkeypatch, capsys):
     path = tmp_path / "rows.json"
     options = ["--types", "float32", "--shape", "1", "72", "64", "--shape", "20", "40", "16", "--json", str(path)]
     monkeypatch.setattr(sys, "argv", ["sweep_linear.py", *options, "--repeats", "1", "--seconds", "4", "--best", "2"])
-    monkeypatch.setitem(os.environ, CHECK_VARIABLE, os.environ.get(CHECK_VARIABLE, ""))  # put back at the end
+    monkeypatch.setitem(os.environ, "GRILLY_SELF_CHECK", os.environ.get("GRILLY_SELF_CHECK", ""))  # put back at the end
     monkeypatch.setattr(tool, "torch_with_gpu", lambda: None)
     assert tool.main() == 0
     rows = json.loads(path.read_text())["results"]

@@ -7,7 +7,6 @@ import pytest
 import grilly
 from cases import CASES, DTYPES, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly import reference
-from grilly.compute.attention.t5 import bucket_starts
 from kernels import chosen_as_on, pretend
 
 ARCHITECTURES = [None, "nvidia-hopper"]
@@ -171,15 +170,6 @@ def test_t5_bias(attention, bidirectional, buckets, max_distance, offset):
     options = {"bidirectional": bidirectional, "max_distance": max_distance, "offset": offset}
     got = attention.t5_bias(scores, table, **options)
     assert (got == scores + reference.t5_bias(table, 37, 301, **options)).all()
-
-
-@pytest.mark.parametrize("buckets, max_distance", [(16, 128), (8, 20), (16, 17), (32, 5000), (3, 4)])
-def test_bucket_starts(buckets, max_distance):
-    exact = buckets // 2
-    starts = bucket_starts(buckets, max_distance)
-    distance = np.arange(exact, 2 * max_distance)
-    want = reference.t5_bucket(-distance, False, buckets, max_distance)
-    assert (exact + np.searchsorted(starts, distance, side="right") - 1 == want).all()
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 
 import goldens
 from grilly import ModelError, models
-from grilly.models.written import KEPT, Written
 from model_folders import write_folder
 
 CASES = goldens.cases("models")
@@ -70,29 +69,6 @@ def test_a_space_before_texts(tmp_path, kind, space):
     assert found.tokens_of(TEXTS, add_special_tokens=False) == [runs(space).encode(text).ids for text in TEXTS]
 
 
-@pytest.mark.parametrize("told, type_of", [
-    ({"tokenizer_class": "CLIPTokenizerFast"}, "clip"), ({}, "clip"), ({"tokenizer_class": "CLIPTokenizer"}, "vit"),
-])  # fmt: skip
-def test_texts_of_tokens_of_clip(tmp_path, told, type_of):
-    """Words of which end with </w>, where a space stands in a text, as transformers 5.24 has it."""
-    import tokenizers
-
-    words = ["<|startoftext|>", "<|endoftext|>", "a", "b", "a</w>", "b</w>", "ab</w>", ".</w>"]
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(
-        {word: i for i, word in enumerate(words)}, [("a", "b</w>")], end_of_word_suffix="</w>"))  # fmt: skip
-    made.decoder = tokenizers.decoders.ByteLevel()
-    folder = written(tmp_path / "a", made, **told)
-    (folder / "config.json").write_text(json.dumps({"model_type": type_of}))
-    found = models.Tokenizer(folder)
-    assert found.encode("AB  a.")[0].tolist() == [[0, 6, 4, 7, 1]]
-    assert found.decode([0, 6, 4, 7, 1]) == "ab a ."
-    assert found.decode([0, 6, 4, 7, 1], skip_special_tokens=False) == "<|startoftext|>ab a . <|endoftext|>"
-    written(folder, made, tokenizer_class="PreTrainedTokenizerFast")
-    assert models.Tokenizer(folder).decode([6, 4]) == "ab</w>a</w>"
-    text = Written(found)
-    assert "".join(text.add(token) for token in [2, 5, 6, 4, 7] * 20) + text.rest() == " ".join(["ab ab a ."] * 20)
-
-
 def test_times_and_prompts_of_whisper(tmp_path):
     """They are in no text."""
     folder = written(tmp_path / "a", runs(False), tokenizer_class="WhisperTokenizer", bos_token="x", unk_token="x")
@@ -133,26 +109,6 @@ ALWAYS, FIRST = ["▁hi", "</s>", "▁yo", "▁hi", "</s>", "▁yo"], ["▁hi", 
 NEVER = ["hi", "</s>", "▁yo", "hi", "</s>", "yo"]
 
 
-@pytest.mark.parametrize("told, wanted, text", [
-    ({}, FIRST, "hi yo"), ({"legacy": False, "add_prefix_space": True}, FIRST, "hi yo"),
-    ({"legacy": True, "add_prefix_space": None}, ALWAYS, "hi yo"), ({"legacy": None}, FIRST, "hi yo"),
-    ({"legacy": True, "add_prefix_space": False}, NEVER, " hi yo"), ({"add_prefix_space": False}, NEVER, " hi yo"),
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("kind", ["LlamaTokenizer", "LlamaTokenizerFast"])
-def test_the_spaces_of_llama(tmp_path, kind, told, wanted, text):
-    """What tokenizer.json says of them counts for nothing, but in a folder of another model."""
-    for prepends in (True, False):
-        folder = written(tmp_path / "a", llama(prepends), tokenizer_class=kind, **told)
-        (folder / "config.json").write_text('{"model_type": "llama"}')
-        found = models.Tokenizer(folder)
-        ids = [*found.encode("hi</s> yo")[0][0], *found.encode("hi</s>yo")[0][0]]
-        assert [found._tokenizer.id_to_token(token) for token in ids] == wanted
-        assert found.decode([10, 11]) == text
-    (folder / "config.json").write_text('{"model_type": "mistral"}')
-    for one in ("hi</s>yo", " hi yo"):
-        assert models.Tokenizer(folder).encode(one)[0][0].tolist() == llama(False).encode(one).ids
-
-
 def test_llama_with_a_tokenizer_of_bytes(tmp_path):
     """As Llama 3 has it."""
     folder = written(tmp_path / "a", runs(False), tokenizer_class="LlamaTokenizer")
@@ -163,34 +119,6 @@ def test_llama_with_a_tokenizer_of_bytes(tmp_path):
 def added(content, **more):
     """A token as tokenizer_config.json has it."""
     return {"__type": "AddedToken", "content": content, "lstrip": False, "normalized": True, "special": False, **more}
-
-
-@pytest.mark.parametrize("told, wanted", [
-    ({"eos_token": "<|im_end|>"}, {"<|im_end|>": "normalized special"}),
-    ({"eos_token": added("<|im_end|>", lstrip=True)}, {"<|im_end|>": "normalized special"}),
-    ({"eos_token": "w"}, {"w": "special", "<|im_end|>": "normalized"}),
-    ({"pad_token": added("[PAD]", lstrip=True)}, {"<|im_end|>": "normalized", "[PAD]": "lstrip normalized special"}),
-    ({"extra_special_tokens": ["<b>", "<|im_end|>"], "image_token": "<i>", "pad_token": "<p>", "add_bos_token": True},
-     {"<|im_end|>": "normalized", "<p>": "special", "<i>": "special", "<b>": "special"}),
-    ({"additional_special_tokens": [added("<a>")]}, {"<|im_end|>": "normalized", "<a>": "normalized"}),
-    ({"extra_special_tokens": {"image_token": "<i>"}}, {"<|im_end|>": "normalized", "<i>": "special"}),
-    ({"added_tokens_decoder": {"3": added("<|im_end|>", special=True)}}, {"<|im_end|>": "normalized special"}),
-], ids=lambda case: ",".join(case))  # fmt: skip
-def test_special_tokens_that_the_configuration_names(tmp_path, told, wanted):
-    """Their numbers and fields are those of transformers 5.24."""
-    import tokenizers
-
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"u": 0, "v": 1, "w": 2}, unk_token="u"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.add_tokens([tokenizers.AddedToken("<|im_end|>", special=False)])
-    tokenizer = models.Tokenizer(written(tmp_path / "a", made, **told))
-    fields = ("lstrip", "rstrip", "single_word", "normalized", "special")
-    tokens = sorted(tokenizer._tokenizer.get_added_tokens_decoder().items())
-    found = {token.content: " ".join(field for field in fields if getattr(token, field)) for _, token in tokens}
-    assert found == wanted and list(found) == list(wanted)
-    for number, token in tokens:
-        assert tokenizer.encode(f"v {token.content}")[0].tolist() == [[1, number]]
-        assert tokenizer.decode([1, number]) == ("v" if token.special else f"v {token.content}")
 
 
 def test_special_tokens_that_are_no_tokens(tmp_path):
@@ -227,17 +155,6 @@ def test_signs_lose_the_spaces_before_them(tmp_path):
     assert joining(tmp_path / "a").decode(tokens) == "a, bn't an't'b'm've's?!.", "as transformers 5.24"
     for joined, bpe in ((False, False), (None, False), (True, True)):  # spaces of a BPE are its words' own
         assert joining(tmp_path / "b", joined, bpe).decode(tokens) == plain
-
-
-def test_parts_of_a_text_whose_signs_are_joined(tmp_path):
-    """What the next token may take a space from is held back, and the window is cut all the same."""
-    tokenizer = joining(tmp_path / "a")
-    for seed in range(12):
-        tokens = np.random.RandomState(seed).randint(2, len(SIGNS), 150).tolist()
-        text = Written(tokenizer)
-        parts = [text.add(token) for token in tokens]
-        assert "".join(parts) + text.rest() == tokenizer.decode(tokens)
-        assert sum(map(bool, parts)) > 75 and len(text._tail._tokens) <= 4 * KEPT
 
 
 def test_a_configuration_of_another_tokenizer(tmp_path):

@@ -170,27 +170,3 @@ def test_the_page_has_all_fields_of_generation():
     found = re.findall(r'generation_config(?:\.(?!json\b)([a-z]\w*)|, "(\w+)")', source)
     found = {left or right for left, right in found} - {"from_model_config", "update", "to_dict"}
     assert "lang_to_id" in found and found <= set().union(*GENERATION.values())
-
-
-@pytest.mark.parametrize("name", sorted(set().union(*GENERATION.values())))
-def test_what_becomes_of_a_field_of_generation(tmp_path, name):
-    from grilly.models.defaults import Defaults
-    from grilly.models.whisper_tokens import read_tokens
-
-    value = "quantized" if name == "cache_implementation" else NONSENSE
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "generation_config.json").write_text(json.dumps({name: value}))
-    if name in GENERATION["effect"]:
-        with pytest.raises(ModelError, match=rf"generation_config.json: {name} is "):
-            Defaults(tmp_path, {})
-            read_tokens(tmp_path, 9)
-    else:
-        assert Defaults(tmp_path, {}).not_applied == ({name: value} if name in GENERATION["warning"] else {})
-
-
-def test_what_answers_begin_with_where_the_folder_says_it_otherwise(tmp_path):
-    from grilly.models.defaults import Defaults
-
-    (tmp_path / "generation_config.json").write_text('{"bos_token_id": 3}')
-    assert Defaults(tmp_path, {}).tokens["decoder_start_token_id"] == 3
-    assert Defaults(tmp_path, {"decoder_start_token_id": 5}).tokens["decoder_start_token_id"] == 5

@@ -2,7 +2,6 @@
 
 import contextvars
 import importlib.util
-import inspect
 import math
 import re
 import threading
@@ -14,7 +13,6 @@ import pytest
 
 import grilly
 from grilly import reference
-from grilly.compute.attention.options import OFF
 
 pytestmark = pytest.mark.needs("torch")
 if importlib.util.find_spec("torch"):
@@ -22,7 +20,6 @@ if importlib.util.find_spec("torch"):
     import torch.nn.functional as tF
 
     import grilly.torch
-    from grilly.torch.attention import _NO_ARRAYS, _NO_TERMS, _ORDER, AttentionOptions
 
     own = grilly.torch.scaled_dot_product_attention
 
@@ -173,16 +170,6 @@ def test_sixteen_bits(dtype, bound):
     compare(tensors, {"is_causal": True}, bound=bound)
 
 
-def test_memory_is_shared_and_strides_are_kept():
-    base = torch.randn(2, 5, 3, 16)
-    array = grilly.torch.arrays.array_of(base.transpose(1, 2))
-    assert array.ctypes.data == base.data_ptr() and array.shape == (2, 3, 5, 16)
-    narrow = base.bfloat16()
-    assert grilly.torch.arrays.array_of(narrow).ctypes.data == narrow.data_ptr()
-    q = base.transpose(1, 2).requires_grad_()
-    compare([q, q.detach(), q.detach()], {})
-
-
 def test_dropout_follows_pytorchs_generator():
     q, k, v = leaves(*[(1, 2, 6, 16)] * 3)
     torch.manual_seed(3)
@@ -234,9 +221,7 @@ def test_options_are_the_arrays_functions(chosen, name):
     finite = torch.isfinite(lse)
     grad_lse = torch.randn_like(lse) * finite
     both = torch.where(finite, lse, 0)
-    wanted = attend.flash_attention2_backward(
-        grad.numpy(), *arrays, want, want_lse, grad_lse=grad_lse.numpy(), **given
-    )
+    wanted = attend.flash_attention2_backward(grad.numpy(), *arrays, want, want_lse, grad_lse=grad_lse.numpy(), **given)
     found = torch.autograd.grad((out, both), (q, k, v), (grad, grad_lse), retain_graph=True)
     for one, two in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one.numpy(), two)
@@ -277,47 +262,6 @@ def test_gradients_of_bias_sinks_and_table():
     for one, two in zip(found, torch.autograd.grad(want, twins, grad.double()), strict=True):
         bound = 2.0**-7 if one.dtype == torch.bfloat16 else 3e-6
         assert (one - two).abs().max() <= bound * max(1.0, two.abs().max())
-
-
-def test_every_option_is_there():
-    """An option of the functions on arrays is an argument here, with its default; but a seed is drawn."""
-    given = inspect.signature(grilly.torch.attention).parameters
-    for name, default in vars(OFF).items():
-        assert given[name].default == (None if name == "dropout_seed" else default), name
-    keywords = {name for name, one in given.items() if one.kind is one.KEYWORD_ONLY}
-    assert keywords - {"return_lse"} == set(AttentionOptions.__annotations__)
-
-
-def call(**given):
-    options = {**_NO_ARRAYS, **_NO_TERMS, **given}
-    return [options[name] for name in _ORDER]
-
-
-def test_the_operators_are_registered_right(count):
-    q, k, v = leaves((2, 2, 5, 16), (2, 1, 7, 16), (2, 1, 7, 8))
-    (bias,) = leaves((1, 2, 5, 7))
-    (sinks,) = leaves((2,))
-    calls = [
-        (q, k, v, *call(attn_bias=bias, sinks=sinks, scale=0.25)),
-        (q.detach(), k.detach(), v.detach(), *call(mask=torch.rand(5, 7) > 0.3, scale=0.25, causal=True)),
-    ]
-    arguments = [x.detach() if torch.is_tensor(x) else x for x in calls[0]]
-    out, lse = torch.ops.grilly.attention(*arguments)
-    backward = [
-        (torch.randn_like(out), grad_lse, out, lse, *arguments[:-2], True, False, True)
-        for grad_lse in (None, torch.randn_like(lse))
-    ]
-    checked = {"attention": calls, "attention_backward": backward}
-    names = {name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("grilly::")}
-    assert names == set(checked)
-    numbers = {"operators": len(checked), "calls": 0, "checks of torch.library.opcheck passed": 0}
-    for name, given in checked.items():
-        for arguments in given:
-            result = torch.library.opcheck(getattr(torch.ops.grilly, name).default, arguments)
-            assert set(result.values()) == {"SUCCESS"}, result
-            numbers["calls"] += 1
-            numbers["checks of torch.library.opcheck passed"] += len(result)
-    count(f"PyTorch's operators, torch {torch.__version__}", numbers)
 
 
 @pytest.mark.parametrize("by", ["eager", "aot_eager"])
@@ -510,13 +454,13 @@ def test_the_patch_nests_and_goes_with_exceptions():
 
 def test_the_patch_is_its_threads_own():
     q, k, v = leaves(*[(1, 2, 5, 16)] * 3)
-    before, ready, done = tF.scaled_dot_product_attention, threading.Event(), threading.Event()
+    before, executable, done = tF.scaled_dot_product_attention, threading.Event(), threading.Event()
     other = []
 
     def elsewhere():
         tF.scaled_dot_product_attention(q, k, v)  # PyTorch's, although the block is open
         with grilly.torch.patched() as report:
-            ready.set()
+            executable.set()
             assert done.wait(60)
             tF.scaled_dot_product_attention(q, k, v)
         other.append(report.calls)
@@ -524,7 +468,7 @@ def test_the_patch_is_its_threads_own():
     thread = threading.Thread(target=elsewhere)
     with grilly.torch.patched() as report:
         thread.start()
-        assert ready.wait(60)
+        assert executable.wait(60)
     assert report.calls == 0 and tF.scaled_dot_product_attention is not before, "the other block is still open"
     done.set()
     thread.join()

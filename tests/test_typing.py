@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib.util
 import inspect
 import re
@@ -16,35 +15,67 @@ import pytest
 
 import grilly
 import grilly.functional as F
-from grilly import models, nn
-from grilly.compute.attention import keywords
-from grilly.compute.attention.options import NAMES, OPTIONS, Options
+from grilly import array_api, models, nn, optim
 from grilly.compute.methods import Attention
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "grilly_py" / "grilly"
 PROGRAMS = ROOT / "tests" / "typing"
+#: The programs that use the public names.
+PUBLIC = ("public_api", "functional_api", "layers_api", "models_api")
 OPERATIONS = sorted(name for name in vars(Attention) if not name.startswith("_"))
-#: What functions take by keyword, but for return_lse, which chooses the result.
-TAKEN = {
-    "flash_attention2": keywords.AttentionKeywords,
-    "flash_attention3": keywords.JoinedKeywords,
-    "flash_attention2_backward": keywords.GradientKeywords,
-    "flash_attention_varlen": keywords.PackedKeywords,
-    "flash_attention_varlen_backward": keywords.PackedGradientKeywords,
-    "flash_attention_with_kvcache": keywords.CacheKeywords,
-}
+#: Functions of elements that are made of records.
+MADE, ACTIVATIONS = (
+    [name for name in module.__all__ if getattr(getattr(module, name), "__module__", "") == one.__module__]
+    for module, one in ((array_api, array_api.exp), (F, F.relu))
+)
+#: Functions that take options.
+TAKING = (
+    "flash_attention2", "flash_attention3", "flash_attention2_backward", "flash_attention_varlen",
+    "flash_attention_varlen_backward", "flash_attention_with_kvcache",
+)  # fmt: skip
+
+
+
+
+def of_records() -> str:
+    """A program that uses every function that is made of a record, rightly and wrongly."""
+    lines = [
+        "import numpy as np", "from numpy.typing import NDArray", "from typing_extensions import assert_type",
+        "import grilly", "import grilly.functional as F", "t = grilly.zeros(3)",
+        "x: NDArray[np.float32] = np.zeros(3, np.float32)", "mask = np.zeros(3, np.bool_)",
+    ]  # fmt: skip
+    for name in MADE:
+        operands = arrays_of(getattr(grilly, name))
+        lines.append(f"assert_type(grilly.{name}({', '.join('t' * operands)}), grilly.Tensor)")
+        lines.append(f"grilly.{name}()  # type: ignore[call-arg]")
+    for name in ACTIVATIONS:
+        operands = arrays_of(getattr(F, name))
+        for given, type in (("t", "grilly.Tensor"), ("x", "NDArray[np.float32]")):
+            lines.append(f"assert_type(F.{name}({', '.join([given] * operands)}), {type})")
+        lines.append(f"F.{name}({', '.join(['mask'] * operands)})  # type: ignore[type-var]")
+    return "\n".join(lines) + "\n"
+
+
+def arrays_of(function) -> int:
+    """How many arrays a function takes: all that has no default."""
+    return sum(one.default is one.empty for one in inspect.signature(function).parameters.values())
 
 
 @pytest.mark.parametrize("program", ["public_api", "dask_api", "torch_api", "onnx_api"])
-def test_mypy_takes_what_is_right_and_finds_what_is_wrong(program):
+def test_mypy_takes_what_is_right_and_finds_what_is_wrong(program, tmp_path):
     """--strict has warn_unused_ignores: an error that mypy does not report fails this as well."""
     needed = ["mypy", *{"dask_api": ["dask"], "torch_api": ["torch"], "onnx_api": ["onnx"]}.get(program, ())]
     for package in needed:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
+    names = PUBLIC if program == "public_api" else (program,)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", f".mypy_cache/{program}",
-               f"tests/typing/{program}.py"]  # fmt: skip
+               *(f"tests/typing/{name}.py" for name in names)]  # fmt: skip
+    if program == "public_api":
+        made = tmp_path / "of_records.py"
+        made.write_text(of_records())
+        command.append(str(made))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -52,9 +83,12 @@ def test_mypy_takes_what_is_right_and_finds_what_is_wrong(program):
 # -- nothing public is left out ----------------------------------------------------------------------------------------
 
 
-def used(program: str, only_wrong: bool = False) -> set[str]:
-    """Names like "F.linear" in a program; or only those on lines on which mypy must find an error."""
-    text = (PROGRAMS / f"{program}.py").read_text()
+def used(only_wrong: bool = False) -> set[str]:
+    """Names like "F.linear" in the programs; or only those on lines on which mypy must find an error."""
+    return set().union(*(_used((PROGRAMS / f"{name}.py").read_text(), only_wrong) for name in PUBLIC))
+
+
+def _used(text: str, only_wrong: bool) -> set[str]:
     lines = text.splitlines()
     return {
         f"{node.value.id}.{node.attr}"
@@ -65,26 +99,20 @@ def used(program: str, only_wrong: bool = False) -> set[str]:
 
 
 def test_every_public_name_is_used():
-    found = used("public_api")
-    wanted = {f"{prefix}.{name}" for prefix, module in (("grilly", grilly), ("F", F), ("nn", nn), ("models", models))
-              for name in module.__all__}  # fmt: skip
+    found = used()
+    modules = {"grilly": grilly, "F": F, "nn": nn, "models": models, "optim": optim}
+    wanted = {f"{prefix}.{name}" for prefix, module in modules.items() for name in module.__all__}
     wanted |= {f"ops.{name}" for name in OPERATIONS}
-    by_another_name = {"grilly.functional", "grilly.nn", "grilly.models"}  # imported as F, nn and models
-    assert not wanted - found - by_another_name
+    by_another_name = {"grilly.functional", "grilly.nn", "grilly.models", "grilly.optim"}  # imported as F, nn...
+    made = {f"grilly.{name}" for name in MADE} | {f"F.{name}" for name in ACTIVATIONS}
+    assert not wanted - found - by_another_name - made
 
 
 def test_every_function_is_called_wrongly_too():
-    assert not {f"F.{name}" for name in F.__all__} - used("public_api", only_wrong=True)
+    assert not {f"F.{name}" for name in F.__all__ if name not in ACTIVATIONS} - used(only_wrong=True)
 
 
 # -- one home ----------------------------------------------------------------------------------------------------------
-
-
-def test_options_have_one_list_of_names_and_types():
-    hints = typing.get_type_hints(Options)
-    assert typing.get_type_hints(keywords.OptionKeywords) == hints
-    assert sorted([*(name for option in OPTIONS for name in option.arguments)]) == sorted(NAMES)
-    assert [field.name for field in dataclasses.fields(Options)] == list(NAMES)
 
 
 def parameters(function) -> dict[str, object]:
@@ -100,20 +128,7 @@ def parameters(function) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("name", TAKEN)
-def test_functions_take_the_keywords_that_checkers_know(name):
-    expected = typing.get_type_hints(TAKEN[name])
-    for home in (F, Attention) if name in OPERATIONS else (F,):
-        found = parameters(getattr(home, name))
-        found.pop("return_lse", None)
-        assert found == expected
-
-
-def test_caches_in_host_memory_take_the_same_keywords():
-    assert keywords.HostCacheKeywords.__annotations__.keys() == keywords.CacheKeywords.__annotations__.keys()
-
-
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", TAKING)
 def test_every_keyword_is_documented(name):
     """In the function's own docstring, or where it says that ``**options`` are those of flash_attention2."""
     own = documented(getattr(F, name))
@@ -129,25 +144,14 @@ def documented(function) -> set[str]:
     return {name.strip() for head in heads for name in head.split(",")}
 
 
-def overloads(path: Path) -> dict[str, list[str]]:
-    """Each function's overloads as text, ``self`` left out."""
-    found: dict[str, list[str]] = {}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "overload" for d in node.decorator_list):
-            arguments = ast.unparse(node.args).removeprefix("self, ")
-            found.setdefault(node.name, []).append(f"({arguments}) -> {ast.unparse(node.returns)}")
-    return found
-
-
-def test_methods_have_the_types_of_the_functions():
-    functions = {}
-    for path in (PACKAGE / "functional").glob("*.py"):
-        functions |= overloads(path)
-    methods = overloads(PACKAGE / "compute/methods.py")
-    assert sorted(methods) == OPERATIONS
-    for name, forms in methods.items():
-        if name != "softmax":  # attention's takes no axis: F.softmax is another function
-            assert forms == functions[name], name
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_methods_take_what_the_functions_take(name):
+    if name == "softmax":  # attention's takes no axis: F.softmax is another function
+        return
+    homes = (getattr(Attention, name), getattr(F, name))
+    (device, *own), wanted = (list(inspect.signature(home).parameters.values()) for home in homes)
+    assert device.name == "device"
+    assert [(p.name, p.kind, p.default) for p in own] == [(p.name, p.kind, p.default) for p in wanted]
 
 
 # -- at run time -------------------------------------------------------------------------------------------------------
@@ -179,9 +183,9 @@ def test_every_argument_and_result_has_a_type(name, function):
 
 
 def test_nothing_is_patched_after_its_definition():
-    """What an editor reads in the file is what there is."""
+    """What an editor reads in the file is what there is, but for functions that are made of an operation's record."""
     found = []
-    for path in PACKAGE.rglob("*.py"):
+    for path in set(PACKAGE.rglob("*.py")) - {PACKAGE / "compute/expressions/records.py"}:
         for node in ast.walk(ast.parse(path.read_text())):
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             for target in targets:

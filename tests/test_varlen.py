@@ -10,10 +10,9 @@ import pytest
 import grilly
 import grilly.functional as F
 from cases import BFLOAT16, assert_as_accurate, needs_bfloat16
+from gradients import recomputed
 from grilly import reference
-from grilly.compute.attention import backward_pieces, pieces, plan
 from kernels import pretend
-from test_backward import recomputed
 
 H, HK, DIM = 4, 2, 16
 #: Queries and keys of each sequence: one empty of each, one of both, more queries than keys, and more than one tile.
@@ -94,25 +93,6 @@ def test_views_of_one_packed_array(default):
     tensor = default.tensor(packed)
     out = F.flash_attention_varlen(*(tensor[:, n] for n in range(3)), *problem.cu, *problem.longest, causal=True)
     np.testing.assert_array_equal(out.numpy(), problem.call(attend=F.flash_attention_varlen, causal=True))
-
-
-@pytest.mark.parametrize("axis", ["key", "query", "batch", "head"])
-def test_cut_into_dispatches(default, monkeypatch, axis):
-    """The parts of a call that one dispatch does not take find their rows and keys."""
-    problem = Problem()
-    pretend(monkeypatch, default)
-    if axis == "key":
-        monkeypatch.setattr(plan, "MAX_KEYS", 40)
-    else:
-        extent = {"query": 2, "batch": 0, "head": 1}[axis]
-        at = {"query": 33, "batch": 3, "head": 1}[axis]
-
-        def place(facts, piece, max_keys, most_work):
-            counted = piece.k if axis == "head" else piece.q  # heads of keys, with the queries' heads that share them
-            return (axis, at) if counted.shape[extent] > at else None
-
-        monkeypatch.setattr(pieces, "_place_to_cut", place)
-    problem.check(problem.call(return_lse=True, kernel="flash-attention2", **OPTIONS["all"]), **OPTIONS["all"])
 
 
 @pytest.mark.parametrize("lengths", [([], []), ([0, 0], [0, 3]), ([4, 3], [0, 0])], ids=str)
@@ -233,22 +213,6 @@ def test_gradients_with_dropout_are_the_references(default):
     exact = reference.attention_varlen_backward(grad, *problem.covered, *problem.cu, dtype=np.float64, **options)
     for name, result in zip(("dq", "dk", "dv", "dsinks"), found, strict=True):
         np.testing.assert_allclose(result, getattr(exact, name), atol=3e-6 * np.abs(getattr(exact, name)).max())
-
-
-@pytest.mark.parametrize("axis", ["key", "query", "batch", "head", "member"])
-def test_gradients_cut_into_dispatches(default, monkeypatch, axis):
-    extent, at = {"key": ("k", 37), "query": ("q", 33), "batch": ("q", 3), "head": ("k", 1), "member": ("q", 1)}[axis]
-    index = {"key": 2, "query": 2, "batch": 0, "head": 1, "member": 1}[axis]
-
-    def place(facts, piece, most_walked, most_work):
-        if axis == "member" and piece.views["k"].shape[1] > 1:
-            return "head", 1
-        return (axis, at) if piece.views[extent].shape[index] > at else None
-
-    monkeypatch.setattr(backward_pieces, "_place_to_cut", place)
-    pretend(monkeypatch, default)
-    check_gradients(Problem(rest=1), **GRADIENTS["all"])
-    check_gradients(Problem(np.float16, dim=24), causal=True)
 
 
 @pytest.mark.parametrize("lengths", [([], []), ([0, 0], [0, 3]), ([4, 3], [0, 0])], ids=str)

@@ -179,15 +179,19 @@ def main() -> None:
                     "causal": int(causal),
                     "high": int(options.precision == "high"),
                 }
-                explained = backend.registry.explain(Request("attention", dtype, facts=facts))
+                explained = backend.registry.explain(Request("attention", dtype, problem=facts))
                 able = [
                     v for v, why in explained if (why is None or "self-check" in why) and options.variants in v.label
                 ]
                 views = [
                     (
                         v.label,
-                        grilly.Compute.over(pin(view_of(backend.opened), Choice(
-                            v, (v.subgroup_sizes or (None,))[0], backend.registry.manifest))),  # fmt: skip
+                        grilly.Compute.over(
+                            pin(
+                                view_of(backend.opened),
+                                Choice(v, (v.subgroup_sizes or (None,))[0], backend.registry.manifest),
+                            )
+                        ),  # fmt: skip
                     )
                     for v in able
                 ]

@@ -150,7 +150,7 @@ def run_case(backend, name: str, dtype: str, repeats: int, variants: bool) -> li
             "align": 16, "causal": int(causal), "extras": 0, "head_dim": dim, "options": 0, "value_dim": dim,
         }  # fmt: skip
         for kernel in ("dq", "dq-stored", "dkv"):
-            request = Request(f"attention-backward-{kernel}", dtype, facts=facts)
+            request = Request(f"attention-backward-{kernel}", dtype, problem=facts)
             choices += [(choice.variant.label, choice) for choice in backend.registry.candidates(request)]
     for label, choice in choices:
         pin(view.opened, choice)

@@ -33,7 +33,7 @@ from grilly.cli.common import measured_on
 from grilly.compute.attention.decode import FAMILY
 from grilly.compute.attention.forward import flash_attention
 from grilly.compute.attention.kvcache import flash_attention_with_kvcache
-from grilly.compute.attention.record import PLANS
+from grilly.compute.attention.plan import planned
 from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Request
 from measured import add_json, write
@@ -216,7 +216,7 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
 
 def groups_of(backend, operation: str | None = None):
     """Workgroups of the first dispatch of the latest plan of attention, or of the latest of an operation."""
-    steps = [found.ready.plan.steps[0] for found in backend.opened.caches[PLANS].values()]
+    steps = [found.plan.steps[0] for found in backend.opened.caches[planned].values()]
     return next((s.groups for s in reversed(steps) if operation in (None, s.choice.variant.operation)), None)
 
 
@@ -224,7 +224,7 @@ def sweep(bench: Bench, case: Case, exact, repeats: int) -> None:
     backend = bench.backend
     name = np.dtype(bench.dtype).name
     facts = (("align", 16), ("head_dim", case.dim), ("value_dim", case.dim), ("masked", int(case.queries > 1)))
-    choice = backend.registry.resolve(Request("attention-decode", name, facts=facts, prefer=FAMILY))
+    choice = backend.registry.resolve(Request("attention-decode", name, problem=facts, prefer=FAMILY))
     own = choice.tile, choice.threads
     for change in SWEEP:
         settings = dict(change)
@@ -267,7 +267,7 @@ def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
 
 
 # For --few: cases, and of each what is tried: the registry's own choice (""), or a variant and settings of its tile.
-BANDS, SHARES = "flash-decode-matrix.quads-bands.d128", "flash-attention3-shares.matrix.d128"
+BANDS, SPLIT_KV = "flash-decode-matrix.quads-bands.d128", "flash-attention3-split-kv.matrix.d128"
 FEW = [
     (Case("five", 8, 32, 8, 5, 8192, 128),
      [("", {}), (BANDS, {"stages": 1}), (BANDS, {"stages": 3}), (BANDS, {"rows": 10}), (BANDS, {"resident": 2}),
@@ -276,7 +276,7 @@ FEW = [
     (Case("sixteen", 8, 32, 8, 16, 8192, 128), [("", {}), (BANDS, {"rows": 32}), (BANDS, {"rows": 16})]),
     (Case("multi-query", 64, 32, 1, 1, 8192, 128), [("", {})]),
     (Case("chunk", 1, 32, 8, 512, 8192, 128),
-     [("", {}), (SHARES, {"resident": 2}), (SHARES, {"resident": 4}), ("flash-attention3.matrix-short.d128", {}),
+     [("", {}), (SPLIT_KV, {"resident": 2}), (SPLIT_KV, {"resident": 4}), ("flash-attention3.matrix-short.d128", {}),
       ("flash-attention3.matrix.d128", {})]),
     (Case("chunk-128", 1, 32, 8, 128, 8192, 128), [("", {}), ("flash-attention3.matrix-short.d128", {})]),
 ]  # fmt: skip
@@ -339,7 +339,7 @@ def few(bench: Bench, seconds: float = 0.25) -> None:
             bench.keep(case, told, device, alone=alone, error=error)
             seen = 4 * case.dim * pairs(case) / device / 1e12
             rates = f"{keys_bytes(case, 2) / device / 1e9:5.0f} GB/s {seen:4.0f} TFLOP/s"
-            steps = [s for found in opened.caches[PLANS].values() for s in found.ready.plan.steps]
+            steps = [s for found in dict.fromkeys(opened.caches[planned].values()) for s in found.plan.steps]
             what = ", ".join(f"{s.choice.variant.label} {s.groups}" for s in steps[-2:])
             figures = f"{device * 1e6:7.1f} us, alone {alone * 1e6:7.1f} {rates} error {error:.1e}"
             print(f"  {told:50} {figures}  {what}", flush=True)

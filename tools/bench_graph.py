@@ -20,7 +20,7 @@ import numpy as np
 import grilly
 from grilly import nn
 from grilly.compute.attention.kvcache import flash_attention_with_kvcache
-from grilly.compute.products.linear import linear
+from grilly.compute.matmul.linear import linear
 from measured import add_json, write
 
 

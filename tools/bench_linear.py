@@ -24,7 +24,7 @@ import grilly
 from bench_calls import torch_with_gpu
 from grilly import reference
 from grilly.compute.device.trial import pin, view_of
-from grilly.compute.products.linear import linear
+from grilly.compute.matmul.linear import linear
 from grilly.registry import Request
 from measured import add_json, write
 

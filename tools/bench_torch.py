@@ -385,14 +385,14 @@ def times() -> list[dict]:
 def parts() -> list[dict]:
     """Print and give what the single steps of a shared call take of the host."""
     found = exchange()
-    driver, peer = found.driver, found.peer
-    stream = peer.current()
+    driver, interop = found.driver, found.interop
+    stream = interop.current()
     source = torch.randn(1 << 16, device=DEVICE, dtype=torch.float16)
     target = grilly.torch.empty(1 << 16, dtype=torch.float16)
     tensor = grilly.from_dlpack(target)
     steps = {
-        "a signal on the stream": lambda: peer.signal({stream}),
-        "a wait on the stream": lambda: peer.wait({stream}, 1),
+        "a signal on the stream": lambda: interop.signal({stream}),
+        "a wait on the stream": lambda: interop.wait({stream}, 1),
         "a copy on the GPU": lambda: driver.copy(target.data_ptr(), source.data_ptr(), 1 << 17, stream),
         "a Tensor as a CUDA tensor": lambda: grilly.torch.cuda.give(found, tensor),
         "a CUDA tensor that is shared as a Tensor": lambda: grilly.torch.cuda.taken(found, target),

@@ -77,7 +77,7 @@ def bus(backend, megabytes, rows: list[dict]) -> None:
 @contextlib.contextmanager
 def results_in_host_memory(backend):
     """Have attention write its result across the bus, to memory that the host reads at once."""
-    from grilly.compute.device import record
+    from grilly.compute.device import executables
     from grilly.compute.device.tensor import LentStorage
 
     runtime = backend.runtime
@@ -86,11 +86,11 @@ def results_in_host_memory(backend):
         array = runtime.host_array(-(-nbytes // 4) * 4)
         return LentStorage(device, HostMemory.of(array, runtime._parts)[0].buffer, array)
 
-    made, record.Storage = record.Storage, storage
+    made, executables.Storage = executables.Storage, storage
     try:
         yield
     finally:
-        record.Storage = made
+        executables.Storage = made
 
 
 @contextlib.contextmanager
@@ -132,9 +132,9 @@ def small_call(backend, repeats: int, rows: list[dict]) -> None:
     for _ in range(200):
         completed()  # the clock of a device at rest is a fraction of what it is under load
     tensor_lines("")
-    stream._kept.recording = lambda known, commands: None
+    stream._recordings.recording = lambda known, commands: None
     tensor_lines(", recorded each time")
-    del stream._kept.recording
+    del stream._recordings.recording
     line("NumPy to NumPy", lambda: run(q, k, v))
     line("NumPy to NumPy, from host arrays", lambda: run(*hosts))
     with borrowing(backend):

@@ -25,15 +25,28 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
 from grilly.registry import Choice, Registry, Request, Variant, serves
 from grilly.registry.names import EXTRAS
 from grilly.runtime import probe
-from grilly.runtime.interface import DeviceInfo, ProgramSpec
-from pipelines import constant_sets, decode_sets, linear_sets, together
+from grilly.runtime.interface import DeviceInfo, Filling, ProgramSpec
+from pipelines import (
+    constant_sets,
+    decode_sets,
+    elementwise,
+    linear_sets,
+    norms_with_expressions,
+    reductions_of_expressions,
+    score_functions,
+    several_results,
+    together,
+)
 
+#: Families whose holes are filled below, and the library of what fills them, which is never run.
+FILLED = ("map", "map-several", "map-reduce", "norm-rows-holes", "expressions", "attention-function-blocks")
 #: Architectures, by their names' beginnings, whose devices must not be given a variant that spills.
 JUDGED = ("amd", "intel", "apple", "qualcomm", "nvidia")
 #: Of processor time, for a pipeline on Intel. What does not fit its registers takes Mesa up to minutes.
@@ -129,10 +142,11 @@ class Compiler:
                 "pushConstantRangeCount": 1 if spec.push_bytes else 0, "pPushConstantRanges": ranges,
             })  # fmt: skip
             self._must(lib.vkCreatePipelineLayout(device, layout_info, null, layout), "pipeline layout")
-            code = ffi.new("uint32_t[]", len(spec.spirv) // 4)
-            ffi.memmove(code, spec.spirv, len(spec.spirv))
+            spirv = spec.spirv if spec.filling is None else spec.filling(spec.spirv)
+            code = ffi.new("uint32_t[]", len(spirv) // 4)
+            ffi.memmove(code, spirv, len(spirv))
             module_info = ffi.new("VkShaderModuleCreateInfo *", {
-                "sType": 16, "codeSize": len(spec.spirv), "pCode": code,
+                "sType": 16, "codeSize": len(spirv), "pCode": code,
             })  # fmt: skip
             self._must(lib.vkCreateShaderModule(device, module_info, null, module), "shader module")
             values = ffi.new("uint32_t[]", [value for _, value in spec.constants] or [0])
@@ -215,9 +229,21 @@ def spills(statistics: dict[str, float]) -> float:
     return sum(statistics[name] for name in found if not name.endswith("to reg"))  # NVK's, between register files
 
 
-def part_of(choice: Choice, constants: dict[str, int], parts: int) -> int:
-    """From 0: in which of so many parts of the pipelines one is, the same for every device."""
-    return zlib.crc32(f"{choice.variant.name} {sorted(constants.items())}".encode()) % parts
+class Asked(NamedTuple):
+    """A pipeline to be compiled: a variant as chosen for the device, its constants, and what fills its hole."""
+
+    choice: Choice
+    constants: dict[str, int]
+    operation: str = ""
+    filling: Filling | None = None
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.choice.variant.name, self.operation, str(self.constants))))
+
+    def part(self, parts: int) -> int:
+        """From 0: in which of so many parts of the pipelines it is, the same for every device."""
+        text = f"{self.choice.variant.name} {self.operation} {sorted(self.constants.items())}"
+        return zlib.crc32(text.encode()) % parts
 
 
 def examine(
@@ -232,26 +258,26 @@ def examine(
     registry = Registry(info, info.features)
     judged = any(serves((name,), registry.architecture) for name in JUDGED)
     rows, complaints, late = [], [], 0
-    for choice, constants in asked(registry, info, judged, only):
-        if part_of(choice, constants, part[1]) != part[0]:
+    for one in asked(registry, info, judged, only):
+        if one.part(part[1]) != part[0]:
             continue
         if time.time() >= until:
             late += 1
             continue
-        row = {"device": name, "variant": choice.variant.name, "constants": constants}
+        row = {"device": name, "variant": one.choice.variant.name, "constants": one.constants}
         start, worked = time.perf_counter(), time.process_time()
         try:
-            row["statistics"] = compiler.compile(choice.spec(constants))
+            row["statistics"] = compiler.compile(one.choice.spec(one.constants, one.filling))
         except RuntimeError as error:
-            complaints.append(f"{name}: {choice.variant.name} {constants}: {error}")
+            complaints.append(f"{name}: {one}: {error}")
             continue
         row["seconds"], worked = round(time.perf_counter() - start, 3), time.process_time() - worked
         rows.append(row)
         spilled = spills(row["statistics"])
         if judged and spilled:
-            complaints.append(f"{name}: {choice.variant.name} {constants}: spills ({spilled:g})")
+            complaints.append(f"{name}: {one}: spills ({spilled:g})")
         if judged and info.vendor == "intel" and worked > MOST_SECONDS:
-            complaints.append(f"{name}: {choice.variant.name} {constants}: took {worked:.1f} s to compile")
+            complaints.append(f"{name}: {one}: took {worked:.1f} s to compile")
     if not rows and not late:
         complaints.append(f"{name}: no variant could be compiled")
     if rows and judged and not any(row["statistics"] for row in rows):
@@ -259,10 +285,8 @@ def examine(
     return rows, complaints, late
 
 
-def asked(
-    registry: Registry, info: DeviceInfo, judged: bool, only: str | None
-) -> Iterator[tuple[Choice, dict[str, int]]]:
-    """Every pipeline that ``examine`` compiles: a variant as chosen for the device, and values of its constants."""
+def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) -> Iterator[Asked]:
+    """Every pipeline that ``examine`` compiles."""
     for variant in registry.manifest.variants:
         if (only and variant.family != only) or obstacle(registry, variant):
             continue
@@ -274,15 +298,32 @@ def asked(
             sets = decode_sets(choice, size, most_options(registry, variant))
         elif variant.operation == "linear":
             sets = linear_sets(choice, info)
+        elif variant.operation in FILLED or "score-function" in variant.offers:
+            sets = []
         else:
             sets = constant_sets(variant)
         if info.vendor == "nvidia" and variant.operation.startswith("attention") and not only:
             sets = sets[:1]  # its compiler is the slowest
         for constants in sets if judged or only else sets[:1]:
-            yield choice, constants
+            yield Asked(choice, constants)
+        if variant.operation == "map":
+            for operation, constants, filling in elementwise(registry):
+                yield Asked(choice, constants, operation, filling)
+        if variant.operation == "map-several":
+            for operation, constants, filling in several_results(registry):
+                yield Asked(choice, constants, operation, filling)
+        if variant.operation == "norm-rows-holes":
+            for operation, constants, filling in norms_with_expressions(registry, choice):
+                yield Asked(choice, constants, operation, filling)
+        if variant.operation == "attention-function-blocks" or "score-function" in variant.offers:
+            for operation, constants, filling in score_functions(registry, choice):
+                yield Asked(choice, constants, operation, filling)
+        if variant.operation == "map-reduce":
+            for operation, constants, filling in reductions_of_expressions(registry, choice):
+                yield Asked(choice, constants, operation, filling)
     if judged:
         given = together(registry, few=info.vendor == "nvidia")  # its compiler is the slowest
-        yield from ((choice, own) for choice, own in given if only in (None, choice.variant.family))
+        yield from (Asked(choice, own) for choice, own in given if only in (None, choice.variant.family))
 
 
 def main() -> int:

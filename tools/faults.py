@@ -6,8 +6,9 @@
 
 After each fault: what there was before has the bits it had, or raises an error of grilly's; what comes later is right,
 or raises DeviceLostError where the device was lost; the memory in use is what it was; and when the backend is closed no
-object of Vulkan's is left. The scenarios are those of tests/scenarios.py, the faulty driver is tests/faults.py. Each
-scenario runs in processes of its own: one that crashes or hangs is reported with its position.
+object of Vulkan's is left. The scenarios and the faulty driver are scenarios.py and faults.py of
+tests/internals/helpers. Each scenario runs in processes of its own: one that crashes or hangs is reported with its
+position.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/internals/helpers"), str(ROOT / "grilly_py")]
 LEAST = 12  # positions of a scenario, however slow the machine
 HANGS = 60  # seconds after which a position counts as hung
 MODES = ("warm", "cold")
@@ -364,7 +365,7 @@ def child(options, scenario: str, bus: bool, seconds: float, report: Report) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=600, help="how long all of it may take")
-    parser.add_argument("--scenario", nargs="*", help="names of tests/scenarios.py; default: all")
+    parser.add_argument("--scenario", nargs="*", help="names of tests/internals/helpers/scenarios.py; default: all")
     parser.add_argument("--bus", action="store_true", help="only with memory that the host cannot address")
     parser.add_argument("--runtime", choices=("vulkan", "kompute"), default="vulkan")
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4), help="processes at a time")

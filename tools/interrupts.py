@@ -38,7 +38,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/internals/helpers"), str(ROOT / "grilly_py")]
 LEAST = 10  # interrupts of a kind in a piece of work, however slow the machine
 HANGS = 60  # seconds after which an interrupt counts as hung
 KINDS = ("point", "signal", "inside")
@@ -66,10 +66,16 @@ def points(code) -> frozenset[int]:
 
 
 class Points:
-    """Counts the points that a piece of work passes, and does something at one of them."""
+    """Counts the points that a piece of work passes, and does something at one of them.
 
-    def __init__(self, folder: str):
-        self._folder = folder
+    Parameters
+    ----------
+    files : str or tuple of str
+        How the names of the files begin whose points count.
+    """
+
+    def __init__(self, files: str | tuple[str, ...]):
+        self._files = files
         self._left, self._then = 0, None
         self.happened = False
 
@@ -88,7 +94,7 @@ class Points:
         return -self._left
 
     def _enter(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(self._folder):
+        if not frame.f_code.co_filename.startswith(self._files):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step

@@ -109,7 +109,7 @@ validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PART
   else
     # Commands and documents have no need of it, nor has what no device gets.
     mapfile -t tests < <(find tests -name 'test_*.py' -printf '%s %p\n' | sort -rn | cut -d' ' -f2 |
-      grep -vE '/test_(cli|pages|examples|adding_[a-z_]+|element_orders|linear_orders|narrow_matrices|decode_emulated)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
+      grep -vE '/test_(cli|pages|examples|adding_[a-z_]+|element_orders|emulated)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
     tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-24}" --turn "${GRILLY_TURN:-0}")
   fi
   inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${deadline[@]}" "${tests[@]}"

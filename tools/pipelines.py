@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 
-from grilly.compute.arrays.operations import NUMBERS
-from grilly.compute.attention import added, decode
+import numpy as np
+
+from grilly.compute.arrays import map_several
+from grilly.compute.arrays.map import OPERANDS
+from grilly.compute.arrays.operations import spec as spec_of
+from grilly.compute.attention import added, schedule
+from grilly.compute.attention.functions import Functions, count_words, traced
+from grilly.compute.attention.rates import RATES
 from grilly.compute.device.device import DeviceFacts
-from grilly.compute.products.deal import deal
-from grilly.compute.products.matmul import ACTIVATIONS
-from grilly.compute.products.turned import orders
+from grilly.compute.device.dtypes import dtype_of
+from grilly.compute.device.plan import Slot
+from grilly.compute.device.tensor import Tensor
+from grilly.compute.expressions import native
+from grilly.compute.expressions.elements import loaded, stored, width_of
+from grilly.compute.expressions.expression import Expression, Filling, Hole
+from grilly.compute.expressions.nodes import Node, element, replaced
+from grilly.compute.expressions.reads import element_at
+from grilly.compute.expressions.records import OPERATIONS
+from grilly.compute.expressions.scalars import Scalar
+from grilly.compute.matmul.call import ACTIVATIONS
+from grilly.compute.matmul.factor_layout import orders
+from grilly.compute.matmul.tile_schedule import tile_schedule
+from grilly.compute.quantized import Rows
 from grilly.errors import UnsupportedError
 from grilly.registry import Choice, Registry, Request, Variant
-from grilly.registry.names import EXTRAS, READINGS
-from grilly.registry.shared import extras_bits, value
+from grilly.registry.names import EXTRAS, FUNCTIONS, READINGS
+from grilly.registry.shared import extras_bits, names_of, value
 from grilly.runtime.interface import DeviceInfo
 
 
@@ -86,7 +104,9 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
             names = [name for name in names if name not in ("tiles", "paged")]
         bits = extras_bits(names)
         try:
-            choice = registry.resolve(Request(operation, dtype, facts=facts | {"extras": bits, "options": len(names)}))
+            choice = registry.resolve(
+                Request(operation, dtype, problem=facts | {"extras": bits, "options": len(names)})
+            )
         except UnsupportedError:
             continue  # as float16 where there is no 16-bit storage
         asked = {"HEAD_DIM": dim, "VALUE_DIM": dim, "MASK": mask, "CAUSAL": 1, "LSE": 1, "FEATURES": bits}
@@ -130,9 +150,9 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
     for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
         if dim > limit or (rows > 8 and "fragment" not in choice.tile):
             continue
-        dealt = decode.deal(choice, size, 64, 1, 8, rows, 8192, (dim, dim))
+        tiling = schedule.split_rows(choice, size, 64, 8, rows, 8192, (dim, dim), RATES["gpu"].decode.split)
         plain = dict.fromkeys(choice.variant.constants, 0) | {
-            "HEAD_DIM": dim, "VALUE_DIM": dim, "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll,
+            "HEAD_DIM": dim, "VALUE_DIM": dim, "ROWS": tiling.rows, "LANES": tiling.lanes, "UNROLL": tiling.unroll,
             "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
         }  # fmt: skip
         plain = {name: value for name, value in plain.items() if name in choice.variant.constants}
@@ -155,7 +175,7 @@ def _at_once(offers: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
 def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     """The same for linear, as its plan deals out as many rows as a workgroup has: many columns, and few, whose depth is
     divided; and many with all that an epilogue may have. The last two also with rows that the kernel normalises, the
-    first and last also with factors that are turned."""
+    first and last also with factors that are transposed."""
     sets = []
     facts = DeviceFacts.of(info, "vulkan", info.features)
     named = choice.variant.constants
@@ -163,25 +183,34 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     most, normed = choice.tile["rows"], choice.tile.get("norm", 0)
     asked = [(most, 8192, 0, 0, 0), (most, 64, 0, 0, 0), (most, 8192, 1, 0, 0)]
     asked += [(normed, 64, 0, 1, 0), (normed, 8192, 1, 1, 0)] if normed else []
-    turns = True in orders(choice)[0] and choice.variant.limits.get("turned") != (0, 0)
+    turns = True in orders(choice)[0] and choice.variant.limits.get("transposed") != (0, 0)
     asked += [(most, 8192, 0, 0, 1), (most, 8192, 1, 0, 1)] if turns else []
-    for rows, cols, full, norm, turned in asked:
-        dealt = deal(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)
+    for rows, cols, full, norm, transposed in asked:
+        tiling = tile_schedule(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)
         ends = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": full, "GATED": full, "NORM": norm}
-        ends |= {"TURNED_A": turned, "TURNED_B": turned}
-        known = dict.fromkeys(named, 1) | ends | dict(dealt.constants)
+        ends |= {"TRANSPOSED_A": transposed, "TRANSPOSED_B": transposed}
+        known = dict.fromkeys(named, 1) | ends | dict(tiling.constants)
         known = {name: known[name] for name in named}
         if known not in sets:
             sets.append(known)
     return sets
 
 
+#: Quantized types of which each has another width, scales or table.
+_TYPES = (
+    "Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "NVFP4", "INT8:128", "UINT4:128",
+    "UINT8_BF16:64", "NF4:64", "F8_E4M3:128",
+)  # fmt: skip
+
 #: Options whose words take the most registers, of those that a map of blocks and dropout are not beside.
 _LARGE = ("bias", "t5", "lengths", "tiles", "paged")
 
 #: Kinds of masks, and options that meet in one call.
 _MEETING = (
-    (1, ()), (1, ("dropout",)), (0, ("t5", "segments", "lengths")), (2, ("window", "soft-cap", "bias")),
+    (1, ()),
+    (1, ("dropout",)),
+    (0, ("t5", "segments", "lengths")),
+    (2, ("window", "soft-cap", "bias")),
     (1, tuple(EXTRAS)),
 )
 #: Families that are compiled with each of their options as well, and with many at once.
@@ -191,38 +220,78 @@ _EACH_OPTION = ("flash-attention-narrow",)
 # drivers would compile next to nothing, or a workgroup of no invocations, at which some of them stop the process.
 
 _FLOAT32, _FLOAT16, _INT64 = (value("elements", name) for name in ("FLOAT32", "FLOAT16", "INT64"))
-_FLAT, _STRIDED, _RUNS = (value("forms", name) for name in ("FLAT", "STRIDED", "RUNS"))
+_FLAT, _STRIDED, _RUNS, _BROADCAST, _ALONE = (
+    value("forms", name) for name in ("FLAT", "STRIDED", "RUNS", "BROADCAST", "ALONE")
+)
+FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
+_DTYPES = [np.dtype(name) for name in ("float32", "float16", "int64", "uint32", "int8", "bool")]
 _LONG = value("kinds", "LONG")
 
 
-def _map(variant: Variant) -> list[dict[str, int]]:
-    def asked(name: str, element: int, kind: int, form: int, each: int) -> dict[str, int]:
-        types = {f"TYPE_{operand}": element for operand in "ABCY"}
-        forms = {f"FORM_{operand}": form for operand in "ABC"}
-        return {"OPERATION": NUMBERS[name], "KIND": kind, "RESULT": kind, "AXES": 4, "EACH": each, **types, **forms}
+def elementwise(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of the elementwise kernel: copies, and every operation on dtypes that differ."""
+    own = {f"BITS_{operand}": 16 for operand in "ABCDY"} | {f"FORM_{operand}": 0 for operand in "BCD"}
+    own |= {"FORM_A": _STRIDED, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": 8}
+    copied = Filling(registry, Hole("value", Expression(element(0)), OPERANDS))
+    yield "copy", own, copied
+    yield "copy", own | {"DEEP": 1}, copied
+    yield "gather", own | {"FORM_B": _STRIDED, "BITS_B": 64, "INDEX": 1 + value("elements", "INT64")}, copied
+    for name, operation in OPERATIONS.items():
+        taken = inspect.signature(operation.function).parameters  # activations take another array, to multiply with
+        operands = len(taken.keys() - operation.numbers.keys())
+        told = tuple(range(operands, operands + len(operation.numbers)))
+        for dtype in _DTYPES:
+            try:
+                spec = spec_of(name, dtype, None, told)
+            except TypeError:
+                continue
+            if spec.dtype != dtype:
+                continue
+            expression = spec.expression((dtype,) * operands, spec.gives)
+            forms = {f"FORM_{operand}": _RUNS if n < operands else 0 for n, operand in enumerate("ABCD")}
+            bits = {f"BITS_{operand}": width_of(dtype) for operand in "ABCD"} | {"BITS_Y": width_of(spec.gives)}
+            each = 8 if dtype.itemsize == 2 and spec.gives.itemsize <= 2 else 4
+            constants = {**forms, **bits, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": each}
+            yield f"{name} {dtype.name}", constants, Filling(registry, Hole("value", expression, OPERANDS))
 
-    names = (("divide", "clip"), ("pow", "logaddexp", "tan"), ("gelu", "gelu_slope"))[variant.limits["functions"][0]]
-    sets = [asked(name, _FLOAT16, 0, form, 8) for name in names for form in (_FLAT, _STRIDED)]
-    if "divide" in names:
-        sets += [asked("remainder", _INT64, _LONG, _STRIDED, 4)]
-        sets += [asked("copy", _FLOAT32, 0, _STRIDED, 4) | {"DEEP": 1, "FORM_B": 0, "FORM_C": 0}]
-    return sets
 
+def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of the elementwise kernel of several results, of as many arrays as it takes.
 
-def _chain(variant: Variant) -> list[dict[str, int]]:
-    floating, none, steps = value("kinds", "FLOATING"), 31, variant.limits["steps"][1]
-    names = ("erf", "divide", "tanh", "where") * 3
-    found = []
-    for type_, each, form in ((_FLOAT16, 8, _RUNS), (_FLOAT32, 4, _STRIDED)):
-        own = {f"TYPE_{name}": type_ for name in "ABCDY"} | {f"FORM_{name}": form for name in "ABCD"}
-        own |= {"AXES": 4, "EACH": each} | {f"FROM_{n}": 2**32 - 1 for n in range(12)}
-        for n, name in enumerate(names[:steps]):
-            before = 12 + n - 1 if n else 0
-            operands = (before, 4 + n % 6, n % 4) if name == "where" else (before, n % 4, none)
-            own[f"STEP_{n}"] = NUMBERS[name] | floating << 8 | floating << 10 | type_ << 12
-            own[f"FROM_{n}"] = sum(operand << 5 * place for place, operand in enumerate(operands))
-        found.append(own)
-    return found
+    Flat ones, with two that are one element; strided ones; and longs, of which some lie in runs.
+    """
+    names = "ABCDEFGH"
+    own = {"RESULTS": map_several.RESULTS, "SECOND": 0b10101010, "AXES": 4}
+
+    def asked(dtype: np.dtype, forms: list[int], *operations: tuple[str, int]) -> tuple[dict[str, int], Filling]:
+        arrays = [element(number) for number in range(len(names))]
+        outputs: list[Node] = []
+        for name, operands in operations:
+            read = [*outputs[-1:], *arrays[2 * len(outputs) :]][:operands]
+            outputs.append(_computed(dtype, name, *read))
+        constants = own | {f"FORM_{name}": form for name, form in zip(names, forms, strict=True)}
+        constants |= {f"BITS_{name}": width_of(dtype) for name in names + "WXYZ"}
+        return constants, Filling(registry, Hole("values", Expression(*outputs), len(names)))
+
+    flat = [_FLAT] * 6 + [_ALONE] * 2
+    activated = ("add", 2), ("gelu", 1), ("pow", 2), ("tanh", 1)
+    yield "float32", *asked(np.dtype("float32"), flat, *activated)
+    yield "float16", *asked(np.dtype("float16"), [_STRIDED] * 8, *activated)
+    whole = ("add", 2), ("floor_divide", 2), ("multiply", 2), ("maximum", 2)
+    yield "int64", *asked(np.dtype("int64"), [_RUNS, _BROADCAST] * 4, *whole)
+    # A step of AdamW, of a gradient and parameters of 16 bits.
+    weight, gradient, mean, square, rate, size, correction, factor = (
+        Scalar(FLOAT32, loaded(FLOAT16 if number == 1 else FLOAT32, element(number))) for number in range(len(names))
+    )
+    gradient = gradient * factor
+    mean, square = mean + 0.1 * (gradient - mean), square * 0.999 + 0.001 * gradient * gradient
+    step = native.divided(mean, native.root(square) * correction + 1e-8)
+    weight = weight * (1 - rate * 0.01) - size * step
+    outputs = [stored(dtype, one.node) for one, dtype in
+               ((weight, FLOAT32), (mean, FLOAT32), (square, FLOAT32), (weight, FLOAT16))]  # fmt: skip
+    forms = {f"FORM_{name}": _FLAT if number < 4 else _ALONE for number, name in enumerate(names)}
+    bits = dict.fromkeys((f"BITS_{name}" for name in names + "WXYZ"), 32) | {"BITS_B": 16, "BITS_Z": 16}
+    yield "adamw", own | forms | bits, Filling(registry, Hole("values", Expression(*outputs), len(names)))
 
 
 def _norms(variant: Variant) -> list[dict[str, int]]:
@@ -234,11 +303,86 @@ def _norms(variant: Variant) -> list[dict[str, int]]:
     if variant.limits.get("gradient") != (0, 0):
         asked += [("LAYER_NORM_BACKWARD", {"CHANNELS": 1, "TERMS": 1}), ("RMS_NORM_BACKWARD", {"TERMS": 1})]
         asked += [("LOG_SOFTMAX_BACKWARD", {})]
-    forms = (rows, columns) if "COLUMNS" in variant.constants else (rows,)
+    has_columns = "COLUMNS" in variant.constants and variant.limits.get("columns") != (0, 0)
+    forms = (rows, columns) if has_columns else (rows,)
     found = [own | {"OPERATION": value("norms", name), **more} for own in forms for name, more in asked]
-    added = forms if variant.limits.get("sums") != (0, 0) else (rows,)
-    found += [own | {"OPERATION": value("norms", "LAYER_NORM"), "ADDS": 1, "BIAS": 1} for own in added]
+    found += [own | {"OPERATION": value("norms", "LAYER_NORM"), "ADDS": 1, "BIAS": 1} for own in forms]
     return [{name: own[name] for name in own if name in variant.constants} for own in found]
+
+
+def norms_with_expressions(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of norms between expressions, on rows as the norm's own variant has them."""
+    dtype = dtype_of(choice.variant.dtype)
+    x, r, p = (element(number) for number in range(3))
+    scaled = _computed(dtype, "add", _computed(dtype, "multiply", x, r), p)
+    asked = [
+        ("LAYER_NORM", {"WEIGHT": 1, "BIAS": 1}, _computed(dtype, "add", x, r), _computed(dtype, "gelu", element(0))),
+        ("RMS_NORM", {"WEIGHT": 1, "ADDS": 1}, _computed(dtype, "add", x, r),
+         _computed(dtype, "multiply", _computed(dtype, "silu", element(3)), element(0))),  # of p and the result
+        ("SOFTMAX", {}, scaled, element(0)),
+    ]  # fmt: skip
+    for columns in (0, 1):
+        facts = {"gradient": 0, "columns": columns, "align": 1 if columns else 4, "cols": 1024}
+        norm = registry.resolve(Request("norm-rows", dtype.name, problem=facts))
+        subgroups = ["subgroup-basic" in one.variant.requires for one in (norm, choice)]
+        if norm.threads != choice.threads or subgroups[0] != subgroups[1]:
+            continue
+        own = dict.fromkeys(choice.variant.constants, 0)
+        own |= {"HELD": norm.tile["held"], "THREADS": norm.threads, "COLUMNS": columns, "LONG": columns, "LATE": 1}
+        lanes = max(norm.threads // norm.tile["rows"], 1) if columns else norm.tile["lanes"]
+        own |= {"QUADS": 1 - columns, "LANES": lanes}
+        for name in "XRP":
+            own |= {f"BITS_{name}": width_of(dtype), f"FORM_{name}": _STRIDED if columns else _RUNS}
+        for name, more, before, after in asked:
+            holes = [Hole("before", Expression(before), 3, ()), Hole("after", Expression(after), 4, ())]
+            constants = own | more | {"OPERATION": value("norms", name), "AFTER": int(after.name != "element")}
+            yield f"{name} {columns}", constants, Filling(registry, *holes[: 1 + constants["AFTER"]])
+
+
+def reductions_of_expressions(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of reductions of expressions: of floats in parts, and of integers by columns."""
+    whole = dict.fromkeys(choice.variant.constants, 0)
+    floats = whole | {"TYPE_X": _FLOAT32, "ARRAYS": 3, "OUTER": 2, "AXES": 2, "LANES": 256, "TOGETHER": 1}
+    floats |= {f"BITS_{name}": 32 for name in "ABCY" if f"BITS_{name}" in whole}
+    longs = whole | {"OPERATION": 2, "TYPE_X": _INT64, "KIND": _LONG, "ARRAYS": 1, "LANES": 8, "COLUMNS": 1}
+    longs |= {f"BITS_{name}": 16 for name in "ABCY" if f"BITS_{name}" in whole}
+    for name, constants, dtype in (("gelu", floats, np.dtype("float32")), ("add", longs, np.dtype("int16"))):
+        made = spec_of(name, dtype).expression((dtype,) * (2 if name == "add" else 1), dtype)
+        holes = Hole("element", made, 3), Hole("result", Expression(element(0)), 2)
+        yield name, constants, Filling(registry, *holes)
+
+
+def score_functions(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of users' functions in attention: alone, with each other, and with all options."""
+    table = Tensor(Slot(0, 4096), (8, 128), np.dtype("float32"))
+    documents = Tensor(Slot(1, 4096), (4, 128), np.dtype("int64"))
+
+    def decay(score: Scalar, batch: Scalar, head: Scalar, query: Scalar, key: Scalar) -> Scalar:
+        score = Scalar.operations["tanh"](score * 0.05) * 20.0
+        return score + element_at(table, (head, query - key)) * (query - key)
+
+    def same(batch: Scalar, head: Scalar, query: Scalar, key: Scalar) -> Scalar:
+        return (query >= key) & (element_at(documents, (batch, query)) == element_at(documents, (batch, key)))
+
+    mask = traced("attention", "mask_mod", same).own
+    if choice.variant.operation == "attention-function-blocks":
+        yield "mask", {"ROWS": 64, "KEYS": 64}, Functions(mask=mask).filling(registry)
+        return
+    own = constant_sets(choice.variant)[-1] | {"CAUSAL": 1, "LSE": 1}
+    score = traced("attention", "score_mod", decay).own
+    both = Functions(score, mask.behind(count_words("attention", (table,)))).filling(registry)
+    bits = extras_bits(FUNCTIONS)
+    yield "score", own | {"FEATURES": extras_bits(("score-function",))}, Functions(score).filling(registry)
+    yield "both", own | {"FEATURES": bits}, both
+    if "tiles" in choice.variant.offers:
+        yield "tiles", own | {"FEATURES": bits | extras_bits(("tiles",))}, both
+    yield "many", own | {"MASK": 1, "FEATURES": bits | extras_bits(("bias", "lengths", "sinks"))}, both
+
+
+def _computed(dtype: np.dtype, name: str, *operands: Node) -> Node:
+    """The bits of an elementwise operation's result, of those of operands."""
+    expression = spec_of(name, dtype).expression((dtype,) * len(operands), dtype)
+    return replaced([expression.output], lambda leaf: operands[leaf.value])[0]
 
 
 def _reduced(variant: Variant) -> list[dict[str, int]]:
@@ -262,34 +406,74 @@ def _losses(variant: Variant) -> list[dict[str, int]]:
     return [own | ({"LANES": variant.tile["lanes"]} if "LANES" in variant.constants else {"FLAT": 1})]
 
 
+def _convolutions(variant: Variant) -> list[dict[str, int]]:
+    numbers = names_of("convolution")
+    near = {"HAS_BIAS": 1, "QUADS": 1, "TAPS": 3, "NEAR": 1, "STRIDE": 1, "DILATION": 1, "KERNEL_W": 3, "HALVES": 1,
+            "RUN": numbers["run_few"], "WIDE": 1, "PARTS": 1, "TYPE": _FLOAT32, "TYPE_Y": _FLOAT32}  # fmt: skip
+    own = {name.upper(): variant.tile[name] for name in ("run", "wide", "parts")}
+    shared = near | own | {"FORM": numbers["shared"]}
+    long = shared | {"TAPS": min(variant.tile["taps"], 7), "KERNEL_W": 7, "RUN": numbers["run_few"]}
+    far = shared | {"TAPS": 1, "NEAR": 0}
+    planar = [one | {"PLANAR": 1} for one in (shared, long)] if "planar" in variant.tile else []
+    deep = [near | {"FORM": numbers["depthwise"], "TYPE": kind, "TYPE_Y": kind} for kind in (_FLOAT32, _FLOAT16)]
+    return [shared, long, far, *planar, *deep, near | {"FORM": numbers["apart"], "QUADS": 0, "TAPS": 1, "NEAR": 0}]
+
+
+def _quantized(variant: Variant) -> list[dict[str, int]]:
+    """Each type that differs, as many rows as a workgroup has, with all that an epilogue may have and without."""
+    own = [Rows(name, None, None, None).constants for name in _TYPES]
+    if variant.operation == "dequantize":
+        kinds = ({"TYPE_IDS": _INT64, "INDEXED": 1, "TYPE_Y": kind} for kind in (_FLOAT32, _FLOAT16))
+        return [kind | one for kind in kinds for one in own]
+    tile = variant.tile
+    rows = [{"ROWS": rows, "BLOCKS": tile["blocks"]} for rows in dict.fromkeys((1, tile["rows"]))]
+    ends = [{"COLUMNS": tile["columns"]}, {"COLUMNS": max(tile["columns"] // 2, 1), "HAS_BIAS": 1, "GATED": 1,
+            "ACTIVATION": ACTIVATIONS["gelu"], "HAS_RESIDUAL": 1}]  # fmt: skip
+    return [some | end | one for some in rows for end in ends for one in own]
+
+
 _ARRAYS = {
     "attention-mask-lanes": lambda variant: [{"ROWS": 64, "KEYS": 64}],
     "attention-tiles": lambda variant: [{"MASK": 2, "ROWS": 64, "KEYS": 64, "LANES": 32}],
     "cache-step": lambda variant: [
-        {"ROTARY": 1, "LENGTHS": 1, "PAGE_KEYS": 256, "ADVANCE": 1, "WIDTH": 128, "PAIRS": 64, "KEY_HEADS": 8,
-         "HEADS": 32}
+        {
+            "ROTARY": 1,
+            "LENGTHS": 1,
+            "PAGE_KEYS": 256,
+            "ADVANCE": 1,
+            "WIDTH": 128,
+            "PAIRS": 64,
+            "KEY_HEADS": 8,
+            "HEADS": 32,
+        }
     ],
-    "chain": _chain,
+    "convolution": _convolutions,
+    "convolution-matrix": lambda variant: [
+        {"HAS_BIAS": 1, "PLANAR": planar, "PLACES": 180, "TAPS": 9, "STRIDE": 1} for planar in (0, 1)
+    ],
     "cross-entropy": _losses,
     "cross-entropy-backward": _losses,
+    "dequantize": _quantized,
     "dropout": lambda variant: [{"TYPE": _FLOAT16}],
     "embedding": lambda variant: [{"TYPE_IDS": _INT64, "WORDS": 4}],
     "embedding-backward": lambda variant: [
         {"TYPE_IDS": _INT64, "TYPE_G": _FLOAT16, "QUADS": quads} for quads in (1, 0)
     ],
     "fold": lambda variant: [{"TYPE": _FLOAT16, "TYPE_Y": _FLOAT16, "QUADS": quads} for quads in (1, 0)],
-    "map": _map,
+    "linear-quantized": _quantized,
     "norm-rows": _norms,
-    "put": lambda variant: [{"BITS": 16, "INDEX": _INT64}],
+    "scatter": lambda variant: [{"BITS": 16, "INDEX": _INT64}],
     "random": lambda variant: [
-        *({"DRAW": draw, "TYPE_Y": _FLOAT16} for draw in (0, 1)), {"DRAW": 2, "TYPE_Y": _INT64, "SEED": _INT64},
+        *({"DRAW": draw, "TYPE_Y": _FLOAT16} for draw in (0, 1)),
+        {"DRAW": 2, "TYPE_Y": _INT64, "SEED": _INT64},
     ],
     "reduce": _reduced,
     "reduce-columns": _reduced,
     "scan": lambda variant: [
-        {"TYPE_X": _FLOAT16, "EACH": 8, "RUNS": 1, "TYPE_Y": _FLOAT16}, {"TYPE_X": _INT64, "KIND": _LONG, "EACH": 4},
+        {"TYPE_X": _FLOAT16, "EACH": 8, "RUNS": 1, "TYPE_Y": _FLOAT16},
+        {"TYPE_X": _INT64, "KIND": _LONG, "EACH": 4},
     ],
     "sort": _sorts,
     "transpose": lambda variant: [{"BITS": bits} for bits in (8, 16, 32, 64)],
-    "unfold": lambda variant: [{"TYPE": _FLOAT16, "TRANSPOSED": turned} for turned in (0, 1)],
+    "unfold": lambda variant: [{"TYPE": _FLOAT16, "TRANSPOSED": transposed} for transposed in (0, 1)],
 }

@@ -30,8 +30,8 @@ import grilly
 from bench_calls import torch_with_gpu
 from bench_linear import dtype_of
 from grilly.compute.device.trial import pin, request_of, view_of
-from grilly.compute.products.deal import deal
-from grilly.compute.products.linear import linear
+from grilly.compute.matmul.linear import linear
+from grilly.compute.matmul.tile_schedule import tile_schedule
 from grilly.compute.selfcheck.comparing import ROUNDING
 from grilly.registry.measured import CHECK_VARIABLE
 from measured import add_json, write
@@ -71,9 +71,11 @@ class Candidate:
 
     def told(self, facts, shape, itemsize: int) -> str:
         """The deal in short, or the tile of kernels that have but one."""
-        dealt = deal(self.choice, facts, *shape, itemsize)
-        constants = " ".join(f"{name.lower()} {value}" for name, value in dealt.constants.items() if name != "SUBGROUP")
-        return f"{self.name} [{dealt.rows}x{dealt.cols} {constants}]"
+        tiling = tile_schedule(self.choice, facts, *shape, itemsize)
+        constants = " ".join(
+            f"{name.lower()} {value}" for name, value in tiling.constants.items() if name != "SUBGROUP"
+        )
+        return f"{self.name} [{tiling.rows}x{tiling.cols} {constants}]"
 
 
 def hopeless(choice, best, rows: int) -> bool:
@@ -100,10 +102,10 @@ def candidates(backend, request, shape, itemsize: int) -> list[Candidate]:
             if "threads" in tile and "THREADS" not in own.variant.constants:
                 del tile["threads"]
             one = Candidate(backend, backend.registry.choice(own.variant), dict(tile))
-            dealt = deal(one.choice, facts, *shape, itemsize)
+            tiling = tile_schedule(one.choice, facts, *shape, itemsize)
             # Cases of linear-rows are one binary.
             kernel = own.variant.family if own.variant.family == "linear-rows" else own.variant.name
-            key = (kernel, dealt.rows, dealt.cols, dealt.splits, tuple(dealt.constants.items()))
+            key = (kernel, tiling.rows, tiling.cols, tiling.splits, tuple(tiling.constants.items()))
             if key not in seen:
                 seen.add(key)
                 found.append(one)

@@ -15,9 +15,9 @@ from .compute.backend import default_backend
 from .compute.device.device import Device
 from .compute.device.exchange import exchange_of, provide
 from .errors import UnsupportedError
-from .peers.cuda import Cuda
-from .peers.exchange import PeerExchange, open_exchange
-from .peers.hip import Hip
+from .interop.cuda import Cuda
+from .interop.exchange import InteropExchange, open_exchange
+from .interop.hip import Hip
 
 
 def ordinal(backend: Compute | None = None) -> int:
@@ -35,11 +35,11 @@ def ordinal(backend: Compute | None = None) -> int:
         memory.
     """
     exchange = exchange_of((default_backend() if backend is None else backend).opened)
-    assert isinstance(exchange, PeerExchange)
+    assert isinstance(exchange, InteropExchange)
     return exchange.driver.ordinal
 
 
-def _open(device: Device) -> PeerExchange:
+def _open(device: Device) -> InteropExchange:
     reasons = []
     for interface in (Cuda, Hip):
         try:

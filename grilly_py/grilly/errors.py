@@ -34,7 +34,15 @@ class ClosedError(GrillyError):
 
 
 class ModelError(GrillyError, ValueError):
-    """A folder does not hold a model that can be loaded; the message names the file, and the field or the tensors."""
+    """A folder or file holds no model that can be loaded; the message names the file, and the field or the tensors."""
+
+
+class ExpressionError(GrillyError, TypeError):
+    """A function of scalars cannot become an expression; the message says why, and where in the function."""
+
+
+class GradientError(GrillyError, RuntimeError):
+    """A gradient that there is none of, or that cannot be found; the message names the operation and what to do."""
 
 
 class SelfCheckWarning(RuntimeWarning):

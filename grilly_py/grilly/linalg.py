@@ -16,7 +16,7 @@ from .array_api.creation import eye
 from .array_api.elementwise import abs, divide, isfinite, logical_and, multiply, pow, subtract
 from .array_api.linear_algebra import matmul, matrix_transpose, tensordot, vecdot
 from .array_api.manipulation import broadcast_to, moveaxis, squeeze, stack
-from .array_api.operands import WORDS, tensor_of, tensors_of, wide
+from .array_api.operands import KEYWORDS, tensor_of, tensors_of, wide
 from .array_api.searching import where
 from .array_api.statistical import max, min, sum
 from .compute.arrays.elementwise import cast, check_broadcast
@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: Other libraries' keywords of norms, and of functions of matrices.
-_NORMS = {**WORDS, "p": "ord", "dtype": "nothing: the result has x's dtype; cast x before"}
+_NORMS = {**KEYWORDS, "p": "ord", "dtype": "nothing: the result has x's dtype; cast x before"}
 _OF_MATRICES = dict.fromkeys(
     ("axis", "dim", "axis1", "axis2", "dim1", "dim2"),
     "nothing: matrices are the last two axes, where grilly.moveaxis puts others",
@@ -60,7 +60,7 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1, **unknown: NoReturn) -> 
         Where an operand has no such axis, or not 3 elements along it, and for shapes that do not broadcast.
     """
     if unknown:
-        raise foreign.unknown("cross", unknown, WORDS)
+        raise foreign.unknown("cross", unknown, KEYWORDS)
     x1, x2 = tensors_of("cross", x1, x2)
     shape = check_broadcast("cross", x1, x2)
     least = builtins.min(x1.ndim, x2.ndim)

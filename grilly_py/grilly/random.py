@@ -27,7 +27,7 @@ __all__ = ["integers", "manual_seed", "normal", "uniform"]
 #: What a captured function does.
 _CAPTURED = "give seed= a Tensor among the function's arguments, or a number where that is wanted"
 #: Other libraries' keywords.
-_WORDS = {
+_KEYWORDS = {
     "size": "shape", "loc": "mean", "scale": "std", **dict.fromkeys(("minval", "a"), "low"),
     **dict.fromkeys(("maxval", "b"), "high"), **dict.fromkeys(("generator", "rng", "key"), "seed"),
     "out": "nothing: the result is a new Tensor",
@@ -43,7 +43,7 @@ def _source(
     return opened, seed, integer(name, "offset", offset)
 
 
-@named(_WORDS)
+@named(_KEYWORDS)
 def normal(
     shape: int | tuple[int, ...], *, mean: float = 0.0, std: float = 1.0, dtype: Any = "float32",
     seed: int | Tensor | None = None, offset: int = 0, device: Compute | None = None,
@@ -81,7 +81,7 @@ def normal(
     return _draws.floats(opened, _draws.NORMAL, "normal", shape, float(mean), float(std), dtype, seed, offset)
 
 
-@named(_WORDS)
+@named(_KEYWORDS)
 def uniform(
     shape: int | tuple[int, ...], *, low: float = 0.0, high: float = 1.0, dtype: Any = "float32",
     seed: int | Tensor | None = None, offset: int = 0, device: Compute | None = None,
@@ -97,7 +97,7 @@ def uniform(
     return _draws.floats(opened, _draws.UNIFORM, "uniform", shape, low, high - low, dtype, seed, offset)
 
 
-@named({**_WORDS, "endpoint": "high, one more where it is True"})
+@named({**_KEYWORDS, "endpoint": "high, one more where it is True"})
 def integers(
     low: int, high: int, shape: int | tuple[int, ...], *, dtype: Any = "int64", seed: int | Tensor | None = None,
     offset: int = 0, device: Compute | None = None,

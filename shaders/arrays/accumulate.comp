@@ -5,10 +5,10 @@
 //     index, ...] = x[..., index, ...] + all terms that go there. In any order the result is the same to the bit: integers
 //     wrap, and floats are added as 64-bit integers in units of a power of two that follows from the largest term of a place.
 // Shapes and layouts: terms have four axes of any strides, and so has the index; x and y are COUNT contiguous elements.
-// Bindings: 0 x, 1 index, 2 terms, 3 state (3 words an element of x, one array of each word after the other, zero at first),
-//     4 y, of 32 bits an element, or 64.
-// Specialization constants: TYPE_X, TYPE, of terms, INDEX (words.glsl); REDUCTION; STAGE: SCALES, the largest exponents of
-//     floats that are added; TERMS, all terms; or RESULT.
+// Bindings: 0 x, 1 index, 2 terms, 3 state (a word for each element of x and, for ADD, then two for each), 4 y, of 32 bits an
+//     element, or 64.
+// Specialization constants: TYPE_X, TYPE, of terms, INDEX (words.glsl); REDUCTION; STAGE: NOTHING, all of the state is 0; SCALES,
+//     the largest exponents of floats that are added; TERMS, all terms; or RESULT.
 // Push constants: see the block; offsets and strides in elements. a_0 to a_3 are those of terms in x, where step is that of
 //     the axis that the index counts and extent its places; one term has less than a `share`-th bit of the 62 that sums have.
 // Workgroup: THREADS terms or elements of x (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
@@ -26,14 +26,14 @@ layout(constant_id = 2) const uint INDEX = 7u;
 layout(constant_id = 3) const uint REDUCTION = 0u;
 layout(constant_id = 4) const uint STAGE = 0u;
 
-// facts: accumulation
+// constants: accumulation
 const uint ADD = 0u, MAX = 1u, MIN = 2u;
-const uint SCALES = 0u, TERMS = 1u, RESULT = 2u;
+const uint SCALES = 0u, TERMS = 1u, RESULT = 2u, NOTHING = 3u, CLEARED = 8u;
 
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint count, size, x_offset, index_offset, terms_offset, y_offset, step, extent, share;
+    uint count, size, x_offset, index_offset, terms_offset, y_offset, stride, extent, share;
     uint e_0, e_1, e_2, e_3;
     uint i_0, i_1, i_2, i_3;
     uint t_0, t_1, t_2, t_3;
@@ -46,9 +46,9 @@ layout(set = 0, binding = 2, std430) readonly buffer Terms { uvec4 terms_data[];
 layout(set = 0, binding = 3, std430) buffer State { uint state_data[]; };
 layout(set = 0, binding = 4, std430) writeonly buffer Y { uint y_data[]; };
 
-READER(x, x_data, TYPE_X)
-READER(index, index_data, INDEX)
-READER(terms, terms_data, TYPE)
+READER(x, x_data, width_of(TYPE_X))
+READER(index, index_data, width_of(INDEX))
+READER(terms, terms_data, width_of(TYPE))
 
 const bool FLOATS = TYPE >= FLOAT32;
 const uint NOT_FINITE = 255u, PLUS = 1u, MINUS = 2u, NAN = 4u;
@@ -92,10 +92,13 @@ uvec2 in_units(uint bits, uint top) {
     return (bits & 0x80000000u) != 0u ? negative64(found) : found;
 }
 
+// Where the sum of an element lies, its lower word first: together, as a cache has both then.
+uint sum_of(uint at) { return pc.size + 2u * at; }
+
 void add_to(uint at, uvec2 value) {
-    uint before = atomicAdd(state_data[pc.size + at], value.x);
+    uint before = atomicAdd(state_data[sum_of(at)], value.x);
     uint high = value.y + uint(before + value.x < before);
-    if (high != 0u) atomicAdd(state_data[2u * pc.size + at], high);
+    if (high != 0u) atomicAdd(state_data[sum_of(at) + 1u], high);
 }
 
 void collect(uint at) {
@@ -109,7 +112,7 @@ void collect(uint at) {
     uvec2 place = natural(INDEX, index_raw(pc.index_offset + i.x * pc.i_0 + i.y * pc.i_1 + i.z * pc.i_2 + i.w * pc.i_3));
     if (minus64(place)) place = add64(place, uvec2(pc.extent, 0u));
     if (place.y != 0u || place.x >= pc.extent) return;
-    uint to = i.x * pc.a_0 + i.y * pc.a_1 + i.z * pc.a_2 + i.w * pc.a_3 + place.x * pc.step;
+    uint to = i.x * pc.a_0 + i.y * pc.a_1 + i.z * pc.a_2 + i.w * pc.a_3 + place.x * pc.stride;
     uvec2 value = natural(TYPE, terms_raw(pc.terms_offset + i.x * pc.t_0 + i.y * pc.t_1 + i.z * pc.t_2 + i.w * pc.t_3));
     if (REDUCTION != ADD) {
         atomicMax(state_data[to], key_of(value.x));
@@ -122,7 +125,7 @@ void collect(uint at) {
         if (top == NOT_FINITE) {
             uint size = value.x & 0x7fffffffu;
             if (size >= 0x7f800000u) {
-                atomicOr(state_data[pc.size + to], size > 0x7f800000u ? NAN : value.x != size ? MINUS : PLUS);
+                atomicOr(state_data[sum_of(to)], size > 0x7f800000u ? NAN : value.x != size ? MINUS : PLUS);
             }
         } else {
             add_to(to, in_units(value.x, top));
@@ -133,6 +136,12 @@ void collect(uint at) {
 void main() {
     uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
     if (at >= pc.count) return;
+    if (STAGE == NOTHING) {  // `size` words of the state
+        [[unroll]] for (uint k = 0u; k < CLEARED; k++) {
+            if (at + k * pc.count < pc.size) state_data[at + k * pc.count] = 0u;
+        }
+        return;
+    }
     if (STAGE != RESULT) {
         collect(at);
         return;
@@ -142,9 +151,9 @@ void main() {
     if (REDUCTION != ADD) {
         if (top != 0u) x.x = of_key(max(key_of(x.x), top));
     } else if (!FLOATS) {
-        x = add64(x, uvec2(state_data[pc.size + at], state_data[2u * pc.size + at]));
+        x = add64(x, uvec2(state_data[sum_of(at)], state_data[sum_of(at) + 1u]));
     } else if (top != 0u) {
-        uvec2 sum = uvec2(state_data[pc.size + at], state_data[2u * pc.size + at]);
+        uvec2 sum = uvec2(state_data[sum_of(at)], state_data[sum_of(at) + 1u]);
         float found;
         if (top != NOT_FINITE) {
             found = scaled(uintBitsToFloat(float_bits64(sum)), int(top + pc.share) - (150 + 38));

@@ -7,7 +7,7 @@
 #ifndef GRILLY_FLOATS_GLSL
 #define GRILLY_FLOATS_GLSL
 
-// "precise" where a value may not depend on what its function stands among (operations.glsl).
+// "precise" where a value may not depend on what its function stands among (expressions.comp).
 #ifndef EXACT
 #define EXACT
 #endif

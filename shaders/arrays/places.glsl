@@ -1,15 +1,15 @@
 // Where the operands of elementwise kernels lie: flat as the result does, with strides e_0 to e_3 are the extents of, as
-// a number, or not at all. Of operands with strides, EACH neighbouring elements of the result may belong to neighbours
-// (RUNS), or to one and the same (REPEATED). AXES, a constant of who includes this: how many of the axes have more than
+// one element (ALONE), or not at all. Of operands with strides, EACH neighbouring elements of the result may belong to
+// neighbours (RUNS), or to one and the same (BROADCAST). AXES, a constant of who includes this: how many of the axes have more than
 // one element.
 
 #ifndef GRILLY_PLACES_GLSL
 #define GRILLY_PLACES_GLSL
 
-// facts: forms
-const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u, RUNS = 4u, REPEATED = 5u;
+// constants: forms
+const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, RUNS = 3u, BROADCAST = 4u, ALONE = 5u;
 
-bool has_strides(uint form) { return form == STRIDED || form == RUNS || form == REPEATED; }
+bool has_strides(uint form) { return form == STRIDED || form == RUNS || form == BROADCAST; }
 
 uvec4 coordinates(uint index) {
     uvec4 at = uvec4(0u);

@@ -25,7 +25,7 @@ layout(constant_id = 0) const uint DRAW = 0u;
 layout(constant_id = 1) const uint TYPE_Y = 8u;
 layout(constant_id = 2) const uint SEED = 0u;
 
-// facts: draws
+// constants: draws
 const uint UNIFORM = 0u, NORMAL = 1u, INTEGERS = 2u;
 
 layout(local_size_x = THREADS) in;
@@ -37,8 +37,8 @@ layout(push_constant, std430) uniform Push {
 layout(set = 0, binding = 0, std430) writeonly buffer Y { uvec4 y_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Seed { uvec4 seed_data[]; };
 
-WRITER(y, y_data, TYPE_Y)
-READER(seed, seed_data, SEED)
+WRITER(y, y_data, width_of(TYPE_Y))
+READER(seed, seed_data, width_of(SEED))
 
 float from_0_to_1(uint word) { return float(word >> 8) * 5.9604644775390625e-8; }
 

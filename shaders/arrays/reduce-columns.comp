@@ -55,11 +55,16 @@ void main() {
                     }
                 }
             }
-            if (RUNS == 1u && EACH == 8u && OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
+            if (RUNS == 1u && OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
                 for (; at + 7u * LANES < end; at += 8u * LANES) {
                     uvec4 words[8];
-                    [[unroll]] for (uint i = 0u; i < 8u; i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
+                    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                        uint from = base + place_of(at + i * LANES);
+                        if (EACH == 8u) words[i] = x_data[from >> 3];
+                        else words[i] = uvec4(x_word(from >> 1), x_word((from >> 1) + 1u), 0u, 0u);
+                    }
                     [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                        if (k >= EACH) continue;
                         float numbers[8];
                         [[unroll]] for (uint i = 0u; i < 8u; i++) numbers[i] = in_turn(value_of(words[i][k >> 1], k & 1u));
                         found[k] = joined(found[k], moments_of(numbers, 8u, pivot[k]));

@@ -15,7 +15,7 @@ layout(constant_id = 11) const uint TOGETHER = 0u;
 
 layout(push_constant, std430) uniform Push {
     uint rows, inner_rows, x_offset, row_0, row_1;
-    uint extent, first, part_length, parts, inner_length, step_0, step_1;  // first: the number of x's first element in its row
+    uint extent, first, part_length, parts, inner_length, stride_0, stride_1;  // first: the number of x's first element in its row
     uint y_offset;
     float divisor;
 } pc;
@@ -61,6 +61,7 @@ bool begin_another(uint turns, uint of, bool alone) {
 shared uint is_last;
 #define REACH gl_ScopeDevice
 #include "last-of-team.glsl"
+#include "arrays/stores.glsl"
 
 const uint NO_PART = 0xffffffffu;
 
@@ -75,13 +76,13 @@ uvec4 found_together(uint row_at, uint part, uint apart, uint step) {
     return whole;
 }
 
-READER(x, x_data, TYPE_X)
+READER(x, x_data, width_of(TYPE_X))
 
 // Where the elements of a row begin, and where in it one of them lies.
 uint base_of(uint row) { return pc.x_offset + row / pc.inner_rows * pc.row_0 + row % pc.inner_rows * pc.row_1; }
 uint place_of(uint at) {
-    if (AXES == 1u) return at * pc.step_1;
-    return at / pc.inner_length * pc.step_0 + at % pc.inner_length * pc.step_1;
+    if (AXES == 1u) return at * pc.stride_1;
+    return at / pc.inner_length * pc.stride_0 + at % pc.inner_length * pc.stride_1;
 }
 
 // What a row's numbers are counted from, for MOMENTS: its first, so that what is far from zero loses no digits.
@@ -111,6 +112,8 @@ float term_of(uint word, uint half_) {
     return x * x;
 }
 
+PUTTER(y, y_data)
+
 // What was found of a part of a row, or of the whole, goes to the memory: a state, or a number.
 void put_found(uint row, uint part, uvec4 found) {
     if (LAST == 0u) {
@@ -129,18 +132,7 @@ void put_found(uint row, uint part, uvec4 found) {
         result.x = floatBitsToUint(x);
     }
     result = element(TYPE_Y, gives_float() ? FLOATING : LONG, result);
-    uint bits = width_of(TYPE_Y), to = pc.y_offset + row;
-    if (bits == 64u) {
-        y_data[2u * to] = result.x;
-        y_data[2u * to + 1u] = result.y;
-    } else if (bits == 32u) {
-        y_data[to] = result.x;
-    } else {
-        // the other elements of the word are other workgroups'
-        uint each = 32u / min(bits, 16u), shift = to % each * bits;
-        atomicAnd(y_data[to / each], ~(bitfieldExtract(0xffffffffu, 0, int(bits)) << shift));
-        atomicOr(y_data[to / each], result.x << shift);
-    }
+    y_put(pc.y_offset + row, width_of(TYPE_Y), result);
 }
 
 // What was found of a row in this turn, if it is the row's, or the first one, which says what the row's is; it is then

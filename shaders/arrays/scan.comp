@@ -27,14 +27,14 @@ layout(constant_id = 6) const uint TYPE_Y = 8u;
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint rows, rows_1, rows_2, x_offset, row_0, row_1, row_2, extent, step, y_offset, before, carried;
+    uint rows, rows_1, rows_2, x_offset, row_0, row_1, row_2, extent, stride, y_offset, before, carried;
 } pc;
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) buffer Y { uint y_data[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Quads { uvec4 y_quads[]; };
 
-READER(x, x_data, TYPE_X)
+READER(x, x_data, width_of(TYPE_X))
 
 shared uvec4 states[2 * THREADS];
 
@@ -90,7 +90,7 @@ void main() {
             if (at < pc.extent) x_run(base + at, base + pc.extent, raw);
         } else {
             [[unroll]] for (uint k = 0u; k < 8u; k++) {
-                if (k < EACH && at + k < pc.extent) raw[k] = x_raw(base + (at + k) * pc.step);
+                if (k < EACH && at + k < pc.extent) raw[k] = x_raw(base + (at + k) * pc.stride);
             }
         }
         uvec4 own[8], sum = nothing_found();

@@ -26,21 +26,21 @@ layout(constant_id = 4) const uint LENGTH = 1024u;
 layout(constant_id = 5) const uint DESCENDING = 0u;
 layout(constant_id = 6) const uint PUTS = 0u;
 
-// facts: sorting
+// constants: sorting
 const uint BLOCKS = 0u, MERGED = 1u, SEARCH = 2u;
 const uint RECORDS = 0u, INT32_PLACES = 1u, INT64_PLACES = 2u;
 
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint rows, rows_1, rows_2, x_offset, row_0, row_1, row_2, extent, step, blocks, keep, kept, values_offset, y_offset;
+    uint rows, rows_1, rows_2, x_offset, row_0, row_1, row_2, extent, stride, blocks, keep, kept, values_offset, y_offset;
 } pc;
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Values { uint values_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Y { uint y_data[]; };
 
-READER(x, x_data, TYPE_X)
+READER(x, x_data, width_of(TYPE_X))
 
 const uint WORDS = KIND == LONG ? 3u : 2u;
 
@@ -65,7 +65,7 @@ uint base_of(uint row) {
 }
 
 uvec3 record_at(uint row, uint at) {
-    if (TYPE_X != STATES) return record_of(number(KIND, TYPE_X, x_raw(base_of(row) + at * pc.step)), at);
+    if (TYPE_X != STATES) return record_of(number(KIND, TYPE_X, x_raw(base_of(row) + at * pc.stride)), at);
     uint from = pc.x_offset + (row * pc.extent + at) * WORDS;
     uint upper = x_word(from);
     return uvec3(upper, KIND == LONG ? x_word(from + 1u) : 0u, x_word(from + WORDS - 1u));

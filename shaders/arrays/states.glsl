@@ -20,7 +20,7 @@ layout(constant_id = 0) const uint OPERATION = 0u;
 layout(constant_id = 1) const uint TYPE_X = 8u;
 layout(constant_id = 2) const uint KIND = 0u;  // FLOATING or LONG
 
-// facts: reductions
+// constants: reductions
 const uint SUM = 0u, PRODUCT = 1u, MAXIMUM = 2u, MINIMUM = 3u, ANY = 4u, ALL = 5u;
 const uint FIRST_MAXIMUM = 6u, FIRST_MINIMUM = 7u, MOMENTS = 8u, SQUARES = 9u;
 const uint STATES = 11u;  // a TYPE_X: what another dispatch has found

@@ -10,12 +10,12 @@
 // HALVES, a constant of who includes this: 1 where the device's own conversions from and to float16 keep numbers below
 // 2^-14, and round to nearest, ties to even.
 
-// facts: elements
+// constants: elements
 const uint BOOL = 0u, INT8 = 1u, UINT8 = 2u, INT16 = 3u, UINT16 = 4u, INT32 = 5u, UINT32 = 6u, INT64 = 7u;
 const uint FLOAT32 = 8u, FLOAT16 = 9u, BFLOAT16 = 10u;
 
 // A number is two words: float32's bits in the first (FLOATING), an int32 in the first (INTEGER), or an int64 (LONG).
-// facts: kinds
+// constants: kinds
 const uint FLOATING = 0u, INTEGER = 1u, LONG = 2u;
 
 // Binary digits of floating types.
@@ -68,20 +68,20 @@ uvec2 element(uint type, uint kind, uvec2 x) {
     return bits == 64u ? whole : uvec2(bits == 32u ? whole.x : bitfieldExtract(whole.x, 0, int(bits)), 0u);
 }
 
-// Functions that read a buffer DATA of uvec4 as elements of a TYPE, as their bits: NAME_raw(i) one of them;
+// Functions that read a buffer DATA of uvec4 as elements of so many BITS: NAME_raw(i) one of them;
 // NAME_run(i, end, raw) the EACH (4 or 8) from i on, of which those from `end` on do not exist. i is then a multiple of
 // EACH, but for elements of 8 bits.
-#define READER(NAME, DATA, TYPE) \
+#define READER(NAME, DATA, BITS) \
     uint NAME##_word(uint w) { return DATA[w >> 2][w & 3u]; } \
     uvec2 NAME##_raw(uint i) { \
-        uint bits = width_of(TYPE); \
+        uint bits = BITS; \
         if (bits == 64u) return uvec2(NAME##_word(2u * i), NAME##_word(2u * i + 1u)); \
         if (bits == 32u) return uvec2(NAME##_word(i), 0u); \
         if (bits == 16u) return uvec2(NAME##_word(i >> 1) >> (i & 1u) * 16u & 0xffffu, 0u); \
         return uvec2(NAME##_word(i >> 2) >> (i & 3u) * 8u & 0xffu, 0u); \
     } \
     void NAME##_run(uint i, uint end, out uvec2 raw[8]) { \
-        const uint bits = width_of(TYPE); \
+        const uint bits = BITS; \
         uint w[8], first = bits == 64u ? 2u * i : i / (32u / min(bits, 32u)); \
         [[unroll]] for (uint k = 0u; k < 8u; k++) w[k] = 0u; \
         if (bits > 8u && EACH * bits >= 128u && i + EACH <= end) { \
@@ -112,9 +112,9 @@ uvec2 element(uint type, uint kind, uvec2 x) {
 
 // A procedure that writes elements i to i + EACH - 1 of a buffer DATA of uvec4, of which those from `end` on do not
 // exist; of their words those that hold an element are written whole. i is a multiple of EACH.
-#define WRITER(NAME, DATA, TYPE) \
+#define WRITER(NAME, DATA, BITS) \
     void NAME##_run(uint i, uint end, uvec2 raw[8]) { \
-        const uint bits = width_of(TYPE); \
+        const uint bits = BITS; \
         uint w[8], first = bits == 64u ? 2u * i : i / (32u / min(bits, 32u)); \
         [[unroll]] for (uint k = 0u; k < 8u; k++) { \
             if (bits == 64u) w[k] = raw[k >> 1][k & 1u]; \

@@ -20,7 +20,7 @@ const int QUADS = CHUNK / 4;
 
 // The masked base-2 score of a row against a key. STEP columns are unrolled in one trip of the loop.
 float masked_score(uint q_row, uint k_row, uint mask_row, uint row, uint key) {
-    if (!sees(row, key)) return NEVER;
+    if (!mask_mod(row, key)) return NEVER;
     float bias = mask_bias(mask_row + key * pc.mask_key);
     vec4 sum = vec4(0.0);
 #if defined(ROLLED)
@@ -34,7 +34,7 @@ float masked_score(uint q_row, uint k_row, uint mask_row, uint row, uint key) {
     }
     float product = (sum.x + sum.y) + (sum.z + sum.w);
     float score = product * (pc.scale * LOG2_E);
-    if (BENDS) score = bend(score, row, key);
+    if (HAS_SCORE_MOD) score = score_mod(score, row, key);
     return score <= NEVER ? NEVER : biased_score(score, bias);
 }
 
@@ -78,7 +78,7 @@ void main() {
         [[unroll]] for (int i = 0; i < QUADS; i++) sum[i] = vec4(0.0);
         for (uint key = first_key; key < keys; key++) {
             float w = weight(masked_score(q_row, k_first + K_PLACE(key), mask_row, row, key), score_maximum);
-            if (w != 0.0) w *= kept_share(row, key);
+            if (w != 0.0) w *= dropout_factor(row, key);
             if (w == 0.0) continue;
             uint v_row = v_first + V_PLACE(key) + uint(first);
             [[unroll]] for (int i = 0; i < QUADS; i++) {

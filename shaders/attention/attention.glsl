@@ -24,7 +24,7 @@
 
 layout(constant_id = 0) const int HEAD_DIM = 64;
 layout(constant_id = 1) const int VALUE_DIM = 64;
-layout(constant_id = 2) const int MASK = 0;    // facts "masks" of include/elements.glsl
+layout(constant_id = 2) const int MASK = 0;    // constants "masks" of include/elements.glsl
 layout(constant_id = 3) const int CAUSAL = 0;  // 1: query i sees key j when j <= i + causal_shift
 layout(constant_id = 4) const int LSE = 0;     // 1: write the log-sum-exp
 layout(constant_id = 5) const int MERGE = 0;   // 1: o and lse hold the result over other keys; combine with it
@@ -76,7 +76,7 @@ const float LOG2_E = 1.44269504088896340736;
 const float LN_2 = 0.69314718055994530942;
 // A score that stands for "never attend". It is finite, because Vulkan lets a device lack infinities; no real score
 // comes near it: additive values below MASK_FLOOR are read as "never", and kernels keep base-2 scores above it.
-// facts: numbers
+// constants: numbers
 const float NEVER = -3.4e38;
 
 // ---- element access ----

@@ -1,11 +1,11 @@
-// What bends or hides scores beyond the mask and causality of attention.glsl, which includes this where EXTRAS is defined.
+// What changes scores (score_mod) or masks them (mask_mod) beyond the mask and causality of attention.glsl, which includes this where EXTRAS is defined.
 //
 // The bits of the specialization constant FEATURES say which of them are on; a kernel with all of them off is the same
 // machine code as one compiled without. The order is scale, soft-cap, bias (additive bias, ALiBi, T5), mask, softmax.
 //
-// Everything that is not an operand lies in one buffer of 32-bit words. A dispatch has a header there, at word pc.extra;
-// it and what it points to are laid out by compute/attention/words.py. Rows, keys, heads and batches of a dispatch count from the
-// header's FIRST_..., so that a call cut into dispatches bends every score as the whole would.
+// Everything that is not an operand lies in one buffer of 32-bit words. A dispatch has a block of parameters there, at word pc.extra;
+// it and what it points to are laid out by compute/attention/parameters.py. Rows, keys, heads and batches of a dispatch count from the
+// block's FIRST_..., so that a call cut into dispatches changes every score as the whole would.
 //
 // A kernel calls begin_extras(batch, head) first, uses QUERIES, KEY_COUNT and SHIFT for pc.queries, pc.keys and
 // pc.causal_shift, returns where a workgroup has no rows (first_row >= QUERIES), and adds row_start() and key_start() rows
@@ -17,7 +17,7 @@
 #include "kept.glsl"
 
 // registry/names.py says what each is called; Python has the bits from here.
-// facts: features
+// constants: features
 const int WINDOW = 1;      // keys too far to the left are hidden (to the right: causal_shift)
 const int SOFT_CAP = 2;
 const int BIAS = 4;        // a float32 array, broadcast like a mask
@@ -29,7 +29,7 @@ const int SEGMENTS = 128;
 const int LENGTHS = 256;   // every sample has its own first row, rows, first key and keys
 const int BLOCKS = 512;    // a map of blocks of keys that blocks of rows see
 const int DROPOUT = 1024;
-const int TILES = 2048;    // a class for every tile: TILE_HIDDEN, TILE_MIXED or TILE_SEEN
+const int TILES = 2048;    // a class for every tile: TILE_EMPTY, TILE_PARTIAL or TILE_FULL
 const int PAGED = 4096;    // keys and values lie in pages that a table orders
 // Of what is added, where a kernel cares:
 const int BIAS_HALVES = 8192;  // the bias has q's 16-bit type, not float32
@@ -53,8 +53,8 @@ layout(set = 0, binding = 7, std430) restrict readonly buffer Bias { float bias_
 layout(set = 0, binding = 8, std430) restrict readonly buffer Tiles { uint tiles_data[]; };
 #endif
 
-// Words of the header, which Python writes by these names, in lower case.
-// facts: header
+// Parameters, which Python writes by these names, in lower case.
+// constants: parameters
 const uint FIRST_BATCH = 0u, FIRST_HEAD = 1u, FIRST_ROW = 2u, FIRST_KEY = 3u, HEADS = 4u;
 const uint LEFT = 5u, RIGHT = 6u, CAP = 7u;
 const uint SLOPES = 8u, SLOPES_BATCH = 9u;
@@ -68,8 +68,8 @@ const uint BIAS_OFFSET = 34u, BIAS_BATCH = 35u, BIAS_HEAD = 36u, BIAS_ROW = 37u,
 const uint TILE_BATCH = 39u, TILE_HEAD = 40u, TILE_ROW = 41u;
 const uint PAGES = 42u, PAGES_BATCH = 43u, PAGE_KEYS = 44u, K_PAGE = 45u, V_PAGE = 46u;
 
-// facts: tiles
-const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
+// constants: tiles
+const uint TILE_EMPTY = 0u, TILE_PARTIAL = 1u, TILE_FULL = 2u;
 
 // With ENDS (matrix/flash.glsl) only two of them can be, with COMPUTED four, so that compilers leave out the others.
 #if defined(COMPUTED)
@@ -79,15 +79,19 @@ bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS))) != 0; }
 #else
 bool on(int feature) { return (FEATURES & feature) != 0; }
 #endif
-// A kernel may keep the header elsewhere.
-#ifndef HEADER_WORD
-#define HEADER_WORD(n) extra_data[pc.extra + (n)]
+// A kernel may keep the parameters elsewhere.
+#ifndef PARAMETER
+#define PARAMETER(n) extra_data[pc.extra + (n)]
 #endif
-uint word(uint n) { return HEADER_WORD(n); }
-float number(uint n) { return uintBitsToFloat(HEADER_WORD(n)); }
+uint parameter(uint n) { return PARAMETER(n); }
+float number(uint n) { return uintBitsToFloat(PARAMETER(n)); }
 
-// Whether every score needs bend().
-#define BENDS ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5)) != 0)
+// Whether every score needs score_mod().
+#ifdef FUNCTIONS
+#define HAS_SCORE_MOD ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5 | SCORE_FUNCTION)) != 0)
+#else
+#define HAS_SCORE_MOD ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5)) != 0)
+#endif
 
 uint x_batch, x_head, x_first_row, x_first_key;  // of the whole call
 uint x_queries, x_keys, x_row_start, x_key_start, x_prefix, x_bias;
@@ -102,38 +106,42 @@ float x_slope, x_cap;
 
 void begin_extras(uint batch, uint head) {
     if (FEATURES == 0) return;
-    x_batch = word(FIRST_BATCH) + batch;
-    x_head = word(FIRST_HEAD) + head;
-    x_first_row = word(FIRST_ROW);
-    x_first_key = word(FIRST_KEY);
-    x_left = int(word(LEFT));
-    x_right = int(word(RIGHT));
+    x_batch = parameter(FIRST_BATCH) + batch;
+    x_head = parameter(FIRST_HEAD) + head;
+    x_first_row = parameter(FIRST_ROW);
+    x_first_key = parameter(FIRST_KEY);
+    x_left = int(parameter(LEFT));
+    x_right = int(parameter(RIGHT));
     if (on(LENGTHS)) {
         // A sample: first row, rows, first key, keys; of which this dispatch has rows and keys from x_first_... on.
-        uint at = word(SAMPLES) + 4u * x_batch;
+        uint at = parameter(SAMPLES) + 4u * x_batch;
         uint rows = extra_data[at + 1u], keys = extra_data[at + 3u];
         x_row_start = extra_data[at];
         x_key_start = extra_data[at + 2u];
         x_shift = int(keys) - int(rows) + int(x_first_row) - int(x_first_key);
         x_rows_seeing = int(rows) - int(x_first_row);
         x_keys = uint(clamp(int(keys) - int(x_first_key), 0, int(pc.keys)));
-        x_queries = word(PACKED) != 0u ? uint(clamp(x_rows_seeing, 0, int(pc.queries))) : pc.queries;
+        x_queries = parameter(PACKED) != 0u ? uint(clamp(x_rows_seeing, 0, int(pc.queries))) : pc.queries;
     }
-    if (on(ALIBI)) x_slope = uintBitsToFloat(extra_data[word(SLOPES) + x_batch * word(SLOPES_BATCH) + x_head]) * LOG2_E;
-    if (on(BIAS)) x_bias = word(BIAS_OFFSET) + batch * word(BIAS_BATCH) + head * word(BIAS_HEAD);
+    if (on(ALIBI)) x_slope = uintBitsToFloat(extra_data[parameter(SLOPES) + x_batch * parameter(SLOPES_BATCH) + x_head]) * LOG2_E;
+    if (on(BIAS)) x_bias = parameter(BIAS_OFFSET) + batch * parameter(BIAS_BATCH) + head * parameter(BIAS_HEAD);
     if (on(SOFT_CAP)) x_cap = number(CAP) * LOG2_E;
-    if (on(PREFIX)) x_prefix = uint(max(int(extra_data[word(PREFIXES) + x_batch]) - int(x_first_key), 0));
+    if (on(PREFIX)) x_prefix = uint(max(int(extra_data[parameter(PREFIXES) + x_batch]) - int(x_first_key), 0));
 }
+
+#ifdef FUNCTIONS
+#include "functions.glsl"
+#endif
 
 uint row_start() { return on(LENGTHS) ? x_row_start : 0u; }
 uint key_start() { return on(LENGTHS) ? x_key_start : 0u; }
 
 // Elements from the first key's row of k or v to that of `key`.
-uint key_place(uint key, uint row_stride, uint page_stride_word) {
+uint key_place(uint key, uint row_stride, uint page_stride_parameter) {
     if (!on(PAGED)) return key * row_stride;
-    uint whole = x_first_key + key, size = word(PAGE_KEYS);
-    uint page = extra_data[word(PAGES) + x_batch * word(PAGES_BATCH) + whole / size];
-    return page * word(page_stride_word) + whole % size * row_stride;
+    uint whole = x_first_key + key, size = parameter(PAGE_KEYS);
+    uint page = extra_data[parameter(PAGES) + x_batch * parameter(PAGES_BATCH) + whole / size];
+    return page * parameter(page_stride_parameter) + whole % size * row_stride;
 }
 #define K_PLACE(key) key_place(key, pc.k_row, K_PAGE)
 #define V_PLACE(key) key_place(key, pc.v_row, V_PAGE)
@@ -152,33 +160,39 @@ uint hidden_keys(uint first_row) {
     return uint(clamp(int(first_row) + BASE_SHIFT - x_left, 0, int(KEY_COUNT)));
 }
 
-// Whether all rows first_row .. last_row see all keys first_key .. last_key, masks and bent scores aside. With TILES on,
-// segments and blocks are aside too: the class of the tile accounts for them and for the mask, so a kernel leaves sees()
-// and the mask out where sees_all() and tile_class() == TILE_SEEN both say so, and passes over a tile of TILE_HIDDEN.
-bool sees_all(uint first_row, uint last_row, uint first_key, uint last_key) {
+// Whether all rows first_row .. last_row see all keys first_key .. last_key, masks and modified scores aside. With TILES on,
+// segments and blocks are aside too: the class of the tile accounts for them and for the mask, so a kernel leaves mask_mod()
+// and the mask out where mask_is_full() and tile_class() == TILE_FULL both say so, and passes over a tile of TILE_EMPTY.
+bool mask_is_full(uint first_row, uint last_row, uint first_key, uint last_key) {
     if ((FEATURES & (SEGMENTS | BLOCKS)) != 0 && !on(TILES)) return false;
+#ifdef FUNCTIONS
+    if (on(MASK_FUNCTION) && !on(TILES)) return false;
+#endif
     if (last_key >= KEY_COUNT || (CAUSAL != 0 && int(last_key) > int(first_row) + SHIFT)) return false;
     if (on(LENGTHS) && int(last_row) >= x_rows_seeing) return false;
     return !on(WINDOW) || int(first_key) >= int(last_row) + BASE_SHIFT - x_left;
 }
 
-bool block_sees(uint row, uint key) {
-    uint at = x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD) + (x_first_row + row) / word(BLOCK_Q) * word(BLOCK_ROW)
-            + (x_first_key + key) / word(BLOCK_KV);
-    return (extra_data[word(BLOCK_MAP) + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu) != 0u;
+bool in_block_mask(uint row, uint key) {
+    uint at = x_batch * parameter(BLOCK_BATCH) + x_head * parameter(BLOCK_HEAD) + (x_first_row + row) / parameter(BLOCK_Q) * parameter(BLOCK_ROW)
+            + (x_first_key + key) / parameter(BLOCK_KV);
+    return (extra_data[parameter(BLOCK_MAP) + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu) != 0u;
 }
 
 // Whether a row sees a key below KEY_COUNT, mask aside.
-bool sees(uint row, uint key) {
+bool mask_mod(uint row, uint key) {
     bool seen = CAUSAL == 0 || int(key) <= int(row) + SHIFT;
     if (on(WINDOW)) seen = seen && int(key) >= int(row) + BASE_SHIFT - x_left;
     if (on(PREFIX)) seen = seen || key < x_prefix;
     if (on(LENGTHS)) seen = seen && int(row) < x_rows_seeing;
     if (on(SEGMENTS) && seen) {
-        uint q_id = extra_data[word(Q_SEGMENTS) + x_batch * word(Q_SEGMENTS_BATCH) + x_first_row + row];
-        seen = q_id == extra_data[word(K_SEGMENTS) + x_batch * word(K_SEGMENTS_BATCH) + x_first_key + key];
+        uint q_id = extra_data[parameter(Q_SEGMENTS) + x_batch * parameter(Q_SEGMENTS_BATCH) + x_first_row + row];
+        seen = q_id == extra_data[parameter(K_SEGMENTS) + x_batch * parameter(K_SEGMENTS_BATCH) + x_first_key + key];
     }
-    if (on(BLOCKS) && seen) seen = block_sees(row, key);
+    if (on(BLOCKS) && seen) seen = in_block_mask(row, key);
+#ifdef FUNCTIONS
+    if (on(MASK_FUNCTION) && seen) seen = function_sees(row, key);
+#endif
     return seen;
 }
 
@@ -190,10 +204,10 @@ bool sees(uint row, uint key) {
 #endif
 // The class of a tile of the dispatch, counted in tiles of the size that the kernel's data file states (tile.rows,
 // tile.keys): what mask, segments and blocks say of it, made by attention-tiles.comp. Causality, windows, prefixes and
-// lengths are not in it. TILE_HIDDEN holds whatever they say.
+// lengths are not in it. TILE_EMPTY holds whatever they say.
 uint tile_class(uint batch, uint head, uint row_tile, uint key_tile) {
-    if (!HAS_CLASSES) return TILE_MIXED;
-    return tiles_data[batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW) + key_tile];
+    if (!HAS_CLASSES) return TILE_PARTIAL;
+    return tiles_data[batch * parameter(TILE_BATCH) + head * parameter(TILE_HEAD) + row_tile * parameter(TILE_ROW) + key_tile];
 }
 #endif
 
@@ -216,7 +230,7 @@ float whole_tanh(float x) {
     return isnan(x) ? x : x < 0.0 ? -t : t;
 }
 
-#if ORDER == 1 && !defined(TILED)  // bend-quads.glsl
+#if ORDER == 1 && !defined(TILED)  // score-mod-quads.glsl
 float bias_number(uint at) {
     if (!on(BIAS_HALVES)) return bias_data[at];
     uint bits = floatBitsToUint(bias_data[at >> 1]) >> (16u * (at & 1u)) & 0xffffu;
@@ -232,19 +246,26 @@ float bias_number(uint at) {
 #endif
 
 // A base-2 score after soft-cap and biases.
-float bend(float score, uint row, uint key) {
+float score_mod(float score, uint row, uint key) {
+#ifdef FUNCTIONS
+    if (on(SCORE_FUNCTION)) {
+        score = function_score(score * LN_2, row, key);
+        if (floatBitsToUint(score) == 0xff800000u) return NEVER;
+        score = floored(score * LOG2_E);
+    }
+#endif
     if (on(SOFT_CAP)) score = x_cap * whole_tanh(score / x_cap);
     int distance = int(key) - int(row) - BASE_SHIFT;
     if (on(BIAS)) {
-        // Minus infinity hides the key, the lowest finite number does not.
-        float bias = BIAS_NUMBER(x_bias + row * word(BIAS_ROW) + key * word(BIAS_KEY));
+        // Minus infinity masks the key, the lowest finite number does not.
+        float bias = BIAS_NUMBER(x_bias + row * parameter(BIAS_ROW) + key * parameter(BIAS_KEY));
         score = floatBitsToUint(bias) == 0xff800000u ? NEVER : score + floored(bias * LOG2_E);
     }
     if (on(ALIBI) && score > NEVER) score -= x_slope * float(abs(distance));
     if (on(T5) && score > NEVER) {
-        int reach = int(word(T5_REACH));
-        uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
-        score += uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]) * LOG2_E;
+        int reach = int(parameter(T5_REACH));
+        uint bucket = extra_data[parameter(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
+        score += uintBitsToFloat(extra_data[parameter(T5_TABLE) + bucket * parameter(T5_ROW) + x_head]) * LOG2_E;
     }
     return score;
 }
@@ -253,12 +274,12 @@ float bend(float score, uint row, uint key) {
 
 // The counter of the generator that decides on keys 16 n to 16 n + 15 of the whole call (kept.glsl).
 uvec4 drop_counter(uint n, uint row) {
-    return uvec4(n, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
+    return uvec4(n, x_first_row + row, x_head + parameter(HEADS) * x_batch, parameter(DROPOUT_OFFSET));
 }
-uvec2 drop_seed() { return uvec2(word(SEED_LOW), word(SEED_HIGH)); }
+uvec2 drop_seed() { return uvec2(parameter(SEED_LOW), parameter(SEED_HIGH)); }
 
 // What dropout multiplies a weight by. `like` is the key but for a multiple of eight: one for many keys takes fewer registers.
-float kept_share(uint row, uint key, uint like) {
+float dropout_factor(uint row, uint key, uint like) {
     if (!on(DROPOUT)) return 1.0;
     uint whole = x_first_key + key;
     uint alike = x_first_key + like, up = ~(alike << 3) & 24u;
@@ -266,17 +287,17 @@ float kept_share(uint row, uint key, uint like) {
     if ((whole & 8u) != 0u) words = words.zwxy;
     if ((alike & 4u) != 0u) words.xy = words.yz;
     uint drawn = words.x << up & 0xff000000u | words.y << up >> 8 & 0x00ff0000u;
-    return drawn < word(KEEP_BELOW) << 16 ? number(KEEP_SCALE) : 0.0;
+    return drawn < parameter(KEEP_BELOW) << 16 ? number(KEEP_SCALE) : 0.0;
 }
-float kept_share(uint row, uint key) { return kept_share(row, key, key); }
+float dropout_factor(uint row, uint key) { return dropout_factor(row, key, key); }
 
 // ---- sinks ----
 
 // The sink's part in a row's base-2 maximum and sum, which are scaled anew: `decay` is what the output is scaled by.
 void add_sink(uint row, inout float maximum, inout float sum, out float decay) {
     decay = 1.0;
-    if (!on(SINKS) || word(SINK_HERE) == 0u || (on(LENGTHS) && int(row) >= x_rows_seeing)) return;
-    float sink = uintBitsToFloat(extra_data[word(SINK) + x_head]) * LOG2_E;
+    if (!on(SINKS) || parameter(SINK_HERE) == 0u || (on(LENGTHS) && int(row) >= x_rows_seeing)) return;
+    float sink = uintBitsToFloat(extra_data[parameter(SINK) + x_head]) * LOG2_E;
     float raised = max(maximum, sink);
     decay = sum == 0.0 ? 0.0 : exp2(maximum - raised);
     sum = sum * decay + exp2(sink - raised);

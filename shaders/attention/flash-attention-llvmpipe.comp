@@ -35,6 +35,10 @@
 #define ALIGN 4
 #endif
 #define EXTRAS
+#ifdef FUNCTIONS
+#define FOUR_WORDS(n) held_words[n]
+uvec4 held_words[8];
+#endif
 #include "attention.glsl"
 
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
@@ -49,7 +53,19 @@ const int RUN = 8;
 // Below every score that counts and above NEVER, so that exp(NEVER - LOWEST) is 0.
 const float LOWEST = -3.2e38;
 // One comparison: of two joined by || the compiler makes a branch whose condition it leaves undefined.
-#define SELECTIVE (MASK + CAUSAL + (FEATURES & (WINDOW | PREFIX | SEGMENTS | LENGTHS | BLOCKS | BIAS | DROPOUT)) != 0)
+#ifdef FUNCTIONS
+#define HIDING (WINDOW | PREFIX | SEGMENTS | LENGTHS | BLOCKS | BIAS | DROPOUT | SCORE_FUNCTION | MASK_FUNCTION)
+#else
+#define HIDING (WINDOW | PREFIX | SEGMENTS | LENGTHS | BLOCKS | BIAS | DROPOUT)
+#endif
+#define SELECTIVE (MASK + CAUSAL + (FEATURES & HIDING) != 0)
+
+// Whether a score may become NEVER in modified().
+#ifdef FUNCTIONS
+#define HIDES_SCORES ((FEATURES & (BIAS | SCORE_FUNCTION)) != 0)
+#else
+#define HIDES_SCORES on(BIAS)
+#endif
 
 // Chunks of WIDTH elements in a row, and fetches (of 8 chunks, one a lane) for the keys of one trip.
 const int K_CHUNKS = (HEAD_DIM + WIDTH - 1) / WIDTH;
@@ -164,40 +180,43 @@ float logarithm2(float x) {
 // ---- what attention/extras.glsl does, with its loads out of the loops over rows and keys ----
 // The driver compiles a load for a second and more where it is unrolled for every row and key, and runs it lane by lane.
 
-// Words of the header, and what the trip's keys and this lane's rows need again and again.
+// Parameters, and what the trip's keys and this lane's rows need again and again.
 uint held_bias_key, held_block_map, held_t5_buckets, held_t5_table, held_t5_row;
 int held_reach;
 float held_cap, held_slope;
 uint row_bias[ROWS], row_segment[ROWS], row_block[ROWS];
 uint key_segment[KEYS], key_block[KEYS];
 
-void hold_header() {
+void hold_parameters() {
     if (FEATURES == 0) return;
     if (on(SOFT_CAP)) held_cap = number(CAP);
-    if (on(ALIBI)) held_slope = uintBitsToFloat(extra_data[word(SLOPES) + x_batch * word(SLOPES_BATCH) + x_head]);
-    if (on(BIAS)) held_bias_key = word(BIAS_KEY);
-    if (on(BLOCKS)) held_block_map = word(BLOCK_MAP);
+    if (on(ALIBI)) held_slope = uintBitsToFloat(extra_data[parameter(SLOPES) + x_batch * parameter(SLOPES_BATCH) + x_head]);
+    if (on(BIAS)) held_bias_key = parameter(BIAS_KEY);
+    if (on(BLOCKS)) held_block_map = parameter(BLOCK_MAP);
     if (on(T5)) {
-        held_reach = int(word(T5_REACH));
-        held_t5_buckets = word(T5_BUCKETS);
-        held_t5_table = word(T5_TABLE) + x_head;
-        held_t5_row = word(T5_ROW);
+        held_reach = int(parameter(T5_REACH));
+        held_t5_buckets = parameter(T5_BUCKETS);
+        held_t5_table = parameter(T5_TABLE) + x_head;
+        held_t5_row = parameter(T5_ROW);
     }
+#ifdef FUNCTIONS
+    UNROLL for (int n = 0; n < 8; n++) held_words[n] = four_words(uint(n));
+#endif
 }
 
 void hold_row(int r, uint row) {
-    if (on(BIAS)) row_bias[r] = x_bias + row * word(BIAS_ROW);
+    if (on(BIAS)) row_bias[r] = x_bias + row * parameter(BIAS_ROW);
     uint whole = x_first_row + row;
-    if (on(SEGMENTS)) row_segment[r] = extra_data[word(Q_SEGMENTS) + x_batch * word(Q_SEGMENTS_BATCH) + whole];
+    if (on(SEGMENTS)) row_segment[r] = extra_data[parameter(Q_SEGMENTS) + x_batch * parameter(Q_SEGMENTS_BATCH) + whole];
     if (on(BLOCKS)) {
-        row_block[r] = x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD) + whole / word(BLOCK_Q) * word(BLOCK_ROW);
+        row_block[r] = x_batch * parameter(BLOCK_BATCH) + x_head * parameter(BLOCK_HEAD) + whole / parameter(BLOCK_Q) * parameter(BLOCK_ROW);
     }
 }
 
 void hold_key(int j, uint key) {
     uint whole = x_first_key + key;
-    if (on(SEGMENTS)) key_segment[j] = extra_data[word(K_SEGMENTS) + x_batch * word(K_SEGMENTS_BATCH) + whole];
-    if (on(BLOCKS)) key_block[j] = whole / word(BLOCK_KV);
+    if (on(SEGMENTS)) key_segment[j] = extra_data[parameter(K_SEGMENTS) + x_batch * parameter(K_SEGMENTS_BATCH) + whole];
+    if (on(BLOCKS)) key_block[j] = whole / parameter(BLOCK_KV);
 }
 
 // Whether a row attends to a key, mask aside. `key` may be past the last one, not what hold_key was told.
@@ -211,17 +230,27 @@ bool attends(int r, int j, uint row, uint key, uint visible) {
         uint at = row_block[r] + key_block[j];
         seen = seen && (extra_data[held_block_map + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu) != 0u;
     }
+#ifdef FUNCTIONS
+    if (on(MASK_FUNCTION)) seen = seen && function_sees(row, key);
+#endif
     return seen && key < visible;
 }
 
 float bias_at(int r, uint key) {
-    // Minus infinity hides the key, the lowest finite number does not.
+    // Minus infinity masks the key, the lowest finite number does not.
     float bias = bias_data[row_bias[r] + key * held_bias_key];
     return floatBitsToUint(bias) == 0xff800000u ? NEVER : floored(bias);
 }
 
 // A score in natural units after soft-cap and biases. `key` is a key in range.
-float bent(float score, int r, uint row, uint key) {
+float modified(float score, int r, uint row, uint key) {
+#ifdef FUNCTIONS
+    bool hidden = false;
+    if (on(SCORE_FUNCTION)) {
+        score = function_score(score, row, key);
+        hidden = floatBitsToUint(score) == 0xff800000u;
+    }
+#endif
     if (on(SOFT_CAP)) score = held_cap * whole_tanh(score / held_cap);
     int distance = int(key) - int(row) - BASE_SHIFT;
     if (on(ALIBI)) score -= held_slope * float(abs(distance));
@@ -233,29 +262,32 @@ float bent(float score, int r, uint row, uint key) {
         float bias = bias_at(r, key);
         score = bias <= NEVER ? NEVER : score + bias;
     }
+#ifdef FUNCTIONS
+    if (on(SCORE_FUNCTION)) score = hidden ? NEVER : floored(score);
+#endif
     return score;
 }
 
 // What dropout multiplies the weights of a trip's keys by. They lie in two draws of sixteen keys at most.
-void keep_shares(uint row, uint key, out float shares[KEYS]) {
+void dropout_factors(uint row, uint key, out float factors[KEYS]) {
     uint whole = x_first_key + key, skip = whole % 16u;
     uvec4 counter = drop_counter(whole / 16u, row);
     uvec2 seed = drop_seed();
-    uint below = word(KEEP_BELOW), kept = kept_sixteen(philox(counter, seed), below);
+    uint below = parameter(KEEP_BELOW), kept = kept_sixteen(philox(counter, seed), below);
     if (skip + uint(KEYS) > 16u) {
         counter.x++;
         kept |= kept_sixteen(philox(counter, seed), below) << 16;
     }
     float share = number(KEEP_SCALE);
     UNROLL for (int j = 0; j < KEYS; j++) {
-        shares[j] = (kept >> (skip + uint(j)) & 1u) != 0u ? share : 0.0;
+        factors[j] = (kept >> (skip + uint(j)) & 1u) != 0u ? share : 0.0;
     }
 }
 
 // The row's sink joins its maximum and sum, in natural units; returns what the output is scaled by.
-float join_sink(uint row, inout float maximum, inout float sum) {
-    if (!on(SINKS) || word(SINK_HERE) == 0u || (on(LENGTHS) && int(row) >= x_rows_seeing)) return 1.0;
-    float sink = uintBitsToFloat(extra_data[word(SINK) + x_head]);
+float combine_sink(uint row, inout float maximum, inout float sum) {
+    if (!on(SINKS) || parameter(SINK_HERE) == 0u || (on(LENGTHS) && int(row) >= x_rows_seeing)) return 1.0;
+    float sink = uintBitsToFloat(extra_data[parameter(SINK) + x_head]);
     float raised = max(maximum, sink);
     float decay = sum == 0.0 ? 0.0 : power(maximum - raised);
     sum = sum * decay + power(sink - raised);
@@ -269,7 +301,7 @@ void main() {
     const uint head = gl_WorkGroupID.y;
     const uint first_row = gl_WorkGroupID.x * uint(8 * ROWS);
     begin_extras(batch, head);
-    hold_header();
+    hold_parameters();
     if (on(LENGTHS) && first_row >= QUERIES) return;
     const uint last_row = min(first_row + uint(8 * ROWS), QUERIES) - 1u;
     const uint visible = visible_keys(first_row, last_row);
@@ -381,10 +413,10 @@ void main() {
                 top[r] = LOWEST;
                 UNROLL for (int j = 0; j < KEYS; j++) {
                     float x = score[r * KEYS + j] * pc.scale;
-                    if (BENDS) x = bent(x, r, row, min(key + uint(j), last_key));
+                    if (HAS_SCORE_MOD) x = modified(x, r, row, min(key + uint(j), last_key));
                     if (MASK != 0) {
                         float bias = mask_bias(mask_base[r] + min(key + uint(j), last_key) * pc.mask_key);
-                        x = bias <= NEVER || (on(BIAS) && x <= NEVER) ? NEVER : x + bias;
+                        x = bias <= NEVER || (HIDES_SCORES && x <= NEVER) ? NEVER : x + bias;
                     }
                     x = attends(r, j, row, key + uint(j), visible) ? x : NEVER;
                     score[r * KEYS + j] = x;
@@ -423,9 +455,9 @@ void main() {
                 total[r] = next;
                 if (on(DROPOUT)) {
                     uint row = first_row + uint(8 * r) + lane;
-                    float shares[KEYS];
-                    keep_shares(row, key, shares);
-                    UNROLL for (int j = 0; j < KEYS; j++) score[r * KEYS + j] *= shares[j];
+                    float factors[KEYS];
+                    dropout_factors(row, key, factors);
+                    UNROLL for (int j = 0; j < KEYS; j++) score[r * KEYS + j] *= factors[j];
                 }
             }
             UNROLL for (int d = 0; d < VALUE_DIM; d++) {
@@ -457,6 +489,7 @@ void main() {
         }
     } while (key < visible);
 
+#ifndef FUNCTIONS
     if (SELECTIVE) {
         // Infinities and NaN among the values, for the rows that attend to them. One empty trip when there are none.
         key = subgroupAny(bad) ? first_key : visible;
@@ -475,7 +508,7 @@ void main() {
                     attended[r] = attends(r, j, row, key + uint(j), visible);
                     if (MASK != 0) attended[r] = attended[r] && mask_bias(mask_base[r] + at * pc.mask_key) > NEVER;
                     if (on(BIAS)) attended[r] = attended[r] && bias_at(r, at) > NEVER;
-                    if (on(DROPOUT)) attended[r] = attended[r] && kept_share(row, at) != 0.0;
+                    if (on(DROPOUT)) attended[r] = attended[r] && dropout_factor(row, at) != 0.0;
                 }
                 UNROLL for (int d = 0; d < VALUE_DIM; d++) {
                     int chunk = d / WIDTH;
@@ -487,6 +520,49 @@ void main() {
             key += uint(KEYS);
         } while (key < visible);
     }
+#else
+    if (SELECTIVE) {
+        // The same, a key a trip: what a score function hides, its scores say, which are computed anew.
+        key = subgroupAny(bad) ? first_key : visible;
+        do {
+            uint at = min(key, last_key);
+            float vx[(V_CHUNKS + 7) / 8 * WIDTH], kx[(K_CHUNKS + 7) / 8 * WIDTH];
+            UNROLL for (int i = 0; i < (V_CHUNKS + 7) / 8; i++) {
+                uint chunk = min(uint(8 * i) + lane, uint(V_CHUNKS) - 1u);
+                FETCH(vx, i * WIDTH, v, v_base + at * pc.v_row + chunk * uint(WIDTH))
+            }
+            UNROLL for (int i = 0; i < (K_CHUNKS + 7) / 8; i++) {
+                uint chunk = min(uint(8 * i) + lane, uint(K_CHUNKS) - 1u);
+                FETCH(kx, i * WIDTH, k, k_base + at * pc.k_row + chunk * uint(WIDTH))
+            }
+            bool attended[ROWS];
+            float score[ROWS];
+            UNROLL for (int r = 0; r < ROWS; r++) score[r] = 0.0;
+            if (on(SCORE_FUNCTION)) {
+                UNROLL for (int d = 0; d < HEAD_DIM; d++) {
+                    int chunk = d / WIDTH;
+                    float x = subgroupShuffle(kx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                    UNROLL for (int r = 0; r < ROWS; r++) score[r] += q[r * HEAD_DIM + d] * x;
+                }
+            }
+            hold_key(0, at);
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                uint row = first_row + uint(8 * r) + lane;
+                attended[r] = attends(r, 0, row, key, visible);
+                if (MASK != 0) attended[r] = attended[r] && mask_bias(mask_base[r] + at * pc.mask_key) > NEVER;
+                if (HIDES_SCORES) attended[r] = attended[r] && !(modified(score[r] * pc.scale, r, row, at) <= NEVER);
+                if (on(DROPOUT)) attended[r] = attended[r] && dropout_factor(row, at) != 0.0;
+            }
+            UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+                int chunk = d / WIDTH;
+                float x = subgroupShuffle(vx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                x = non_finite(x) ? x : 0.0;
+                UNROLL for (int r = 0; r < ROWS; r++) o[r * VALUE_DIM + d] += attended[r] ? x : 0.0;
+            }
+            key++;
+        } while (key < visible);
+    }
+#endif
 
     for (int each = 0; each < ROWS * V_GROUPS; each++) {
         int start = each % V_GROUPS * GROUP;
@@ -502,7 +578,7 @@ void main() {
         uint row = first_row + uint(8 * (each / V_GROUPS)) + lane;
         if (row >= QUERIES) continue;
 
-        float share = join_sink(row, highest, sum);
+        float share = combine_sink(row, highest, sum);
         bool empty = sum == 0.0;
         float add = empty ? 0.0 : share / sum;
         float keep = 0.0;

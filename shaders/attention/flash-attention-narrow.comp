@@ -19,36 +19,36 @@
 // weights become a second factor where they are. First factors (A) have two neighbouring elements of a row in a word.
 // Invocation L of 8 holds words L of rows 0 to 7, of 16 words L % 8 of rows L / 8, L / 8 + 2, 4 and 6. Tiles of k and v lie in
 // shared memory as factors, in just this order, so that an invocation reads one or two words of 16 bytes a factor. That costs
-// nothing for k, whose words are dealt out anew, and a few instructions for v, whose words are halves of two keys'.
+// nothing for k, whose words are distributed anew, and a few instructions for v, whose words are halves of two keys'.
 //
-// A workgroup of TEAMS * SHARES subgroups owns TEAMS * SUBGROUP query rows. SHARES subgroups share a team's rows, as one would
+// A workgroup of TEAMS * TEAM_SIZE subgroups owns TEAMS * SUBGROUP query rows. TEAM_SIZE subgroups share a team's rows, as one would
 // not have registers for all columns of o: each has its share of them. Of a tile's scores it computes those of its share of
 // the keys. Maxima and weights meet in shared memory; weights lie where the tile's keys lay, which are no longer needed.
 // Sums of weights meet after the last tile.
 //
-// TEAMS, SHARES  as above; SHARES divides SUBGROUP and VDIM / 8
-// SPLITS         shares of the keys, a divisor of SHARES. Where there are fewer, several subgroups compute the same scores
-// DIM, VDIM      head dimensions rounded up to multiples of 16 (VDIM: of 8 SHARES); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+// TEAMS, TEAM_SIZE  as above; TEAM_SIZE divides SUBGROUP and VDIM / 8
+// SPLITS         splits of the keys, a divisor of TEAM_SIZE. Where there are fewer, several subgroups compute the same scores
+// DIM, VDIM      head dimensions rounded up to multiples of 16 (VDIM: of 8 TEAM_SIZE); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 // KEYS           keys of a tile, a multiple of 16 and of 8 SPLITS; at most 32 SPLITS
 // Q_SHARED       1: q lies in shared memory; 0: in registers
-// HELD_OPTIONS   the options whose words registers have room for (crowded.glsl)
+// HELD_OPTIONS   the options whose words registers have room for (options-in-shared.glsl)
 // LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
 
 #define EXTRAS
-#define HEADER_WORD(n) header_word(n)
-uint header_word(uint n);
+#define PARAMETER(n) parameter_at(n)
+uint parameter_at(uint n);
 #include "attention.glsl"
 
 #define ORDER 4
 #define SUM_COLUMNS 0
 // Without a mask no branch leaves o as it is where a maximum stays: fewer instructions, and more registers, as Mesa has them.
 #define IN_LINE (MASK == 0)
-#define SUBGROUPS (TEAMS * SHARES)
+#define SUBGROUPS (TEAMS * TEAM_SIZE)
 #define ROWS (TEAMS * SUBGROUP)
-#define ROWS_EACH (SUBGROUP / SHARES)  // rows that a subgroup takes in compute_rows()
+#define ROWS_EACH (SUBGROUP / TEAM_SIZE)  // rows that a subgroup takes in compute_rows()
 #define QF (DIM / 16)
-#define VF (VDIM / 8 / SHARES)
+#define VF (VDIM / 8 / TEAM_SIZE)
 #define D8 (DIM / 8)
 #define V8 (VDIM / 8)
 #define FACTOR_WORDS 16  // of 16 bytes, in a first factor
@@ -59,21 +59,21 @@ uint header_word(uint n);
 #define Q_START (K_WORDS + V_WORDS)
 #define Q_WORDS (QF * 2 * SUBGROUP)  // of a team
 #define MEETING (Q_START + (Q_SHARED != 0 ? TEAMS * Q_WORDS : 0))
-#define MEETING_WORDS ((SPLITS + 3) / 4)  // of an invocation's row: a number of each share of the keys
-#define SHARED_WORDS (MEETING + ROWS * MEETING_WORDS)
+#define MEETING_WORDS ((SPLITS + 3) / 4)  // of an invocation's row: a number of each split of the keys
+#define SHARED_SIZE (MEETING + ROWS * MEETING_WORDS)
 
 #include "subgroups.glsl"
 #include "matrix/factors.glsl"
 #include "matrix/options.glsl"
 
-shared uvec4 tile[SHARED_WORDS];
+shared uvec4 tile[SHARED_SIZE];
 // Raised once a value that some query may not see holds a NaN or an infinity; never lowered.
 shared uint poisoned;
 
 uint thread, lane, subgroup, team, part, batch, head, first_row, end, q_base, k_base, v_base;
 float base2_scale;
 
-// numbers-16.glsl has what again.glsl and the last step need.
+// numbers-16.glsl has what recompute.glsl and the last step need.
 #define HELD_VALUES 1
 #undef PER_THREAD
 #define PER_THREAD(vectors) 1
@@ -81,8 +81,8 @@ float base2_scale;
 // A workgroup has all keys of its rows.
 #define BEGIN 0u
 #define OUT_BATCH batch
-#include "matrix/members.glsl"
-#include "matrix/again.glsl"
+#include "matrix/packed-gqa.glsl"
+#include "matrix/recompute.glsl"
 
 // Elements of a factor from the words that this invocation holds of it.
 #define SET_WORD(factor, at, word) { \
@@ -116,9 +116,9 @@ SUMS o[VF];
 float top, sum;  // running maximum of base-2 scores, running sum of weights
 
 #include "matrix/narrow-options.glsl"
-#define HEADER_WORDS (MASK_BITS_ROW + 1u)
-#include "crowded.glsl"
-void bend_scores(uint first_key);
+#define PARAMETER_COUNT (MASK_BITS_ROW + 1u)
+#include "options-in-shared.glsl"
+void apply_score_mod(uint first_key);
 
 // With a negative scale queries change sign, so that the scale is never negative.
 uvec4 fetch_query(uint word) {
@@ -129,7 +129,7 @@ uvec4 fetch_query(uint word) {
 #define QUERY_AT(d) (Q_START + team * Q_WORDS + 2u * (d) * SUBGROUP + lane)
 #define QUERY_FACTOR(d) query_factor(tile[QUERY_AT(d)], tile[QUERY_AT(d) + SUBGROUP])
 void load_queries() {
-    for (uint d = part; d < QF; d += SHARES) {
+    for (uint d = part; d < QF; d += TEAM_SIZE) {
         tile[QUERY_AT(d)] = fetch_query(2u * d);
         tile[QUERY_AT(d) + SUBGROUP] = fetch_query(2u * d + 1u);
     }
@@ -179,9 +179,9 @@ void load_values(uint first_key, bool masked) {
     if (masked && ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u) poisoned = 1u;
 }
 
-uint my_share() { return part % SPLITS; }
+uint my_split() { return part % SPLITS; }
 
-// A number of each share of the keys, for each row.
+// A number of each split of the keys, for each row.
 void tell(float number) {
     if (part < SPLITS) tile[MEETING + (team * SUBGROUP + lane) * MEETING_WORDS + part / 4u][part % 4u] = floatBitsToUint(number);
 }
@@ -191,7 +191,7 @@ void read_told(out uvec4 words[MEETING_WORDS]) {
 }
 
 void multiply_scores() {
-    uint start = my_share() * (CHUNK / 8) * QF;
+    uint start = my_split() * (CHUNK / 8) * QF;
     [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) s[f] = SUMS(0.0);
     [[unroll]] for (uint d = 0u; d < QF; ++d) {
         FACTOR_B q = QUERY_FACTOR(d);
@@ -225,9 +225,9 @@ void raise_maximum() {
     if (IN_LINE) rescale(max(top, most));
     else if (subgroupAny(most > ALLOWED(top))) rescale(max(top, most));
 }
-// The weights of this subgroup's share of the keys: eight of a row are half of what an invocation holds of a factor.
+// The weights of this subgroup's split of the keys: eight of a row are half of what an invocation holds of a factor.
 void make_weights(float factor, uint kept) {
-    uint start = team * WEIGHT_WORDS + my_share() * (CHUNK / 8) * SUBGROUP + lane;
+    uint start = team * WEIGHT_WORDS + my_split() * (CHUNK / 8) * SUBGROUP + lane;
     [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
         uvec4 words;
         float sums[4];
@@ -279,11 +279,11 @@ void main() {
     subgroup = gl_SubgroupID;
     lane = gl_SubgroupInvocationID;
     thread = subgroup * SUBGROUP + lane;
-    team = subgroup / SHARES;
-    part = subgroup % SHARES;
+    team = subgroup / TEAM_SIZE;
+    part = subgroup % TEAM_SIZE;
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
-    copy_header(thread);
+    copy_parameters(thread);
     begin_extras(batch, head);
     q_base = q_index(batch, head, row_start());
     k_base = k_index(batch, head, key_start());
@@ -309,7 +309,7 @@ void main() {
     keep_words(thread);
 
     [[dont_unroll]] while (first_key < end) {
-        bool masked = BENT || !is_clear(first_key), read = !next_seen;
+        bool masked = MODIFIED || !is_clear(first_key), read = !next_seen;
         float factor = masked && SCALED ? 1.0 : base2_scale;
         barrier();  // the tile before this one has been read
         find_words();
@@ -318,12 +318,12 @@ void main() {
         uint next_key = find_tile(first_key + KEYS);
         barrier();
         find_words();
-        if (CROWDED) read_places();
-        uint my_key = first_key + my_share() * CHUNK, bits = 0xffffffffu, kept = 0u;
-        if (HIDES && read) bits = read_bits(my_key);
+        if (OPTIONS_IN_SHARED) read_places();
+        uint my_key = first_key + my_split() * CHUNK, bits = 0xffffffffu, kept = 0u;
+        if (HAS_MASK_MOD && read) bits = read_bits(my_key);
         multiply_scores();
-        if (masked && SCALED) bend_scores(my_key);
-        if (masked) hide_scores(bits & range_bits(my_key));
+        if (masked && SCALED) apply_score_mod(my_key);
+        if (masked) apply_mask_mod(bits & range_bits(my_key));
         tell(find_maximum() * factor);
         barrier();  // the tile's keys have been read
         find_words();
@@ -341,4 +341,4 @@ void main() {
     else compute_rows();
 }
 
-#include "matrix/narrow-bend.glsl"
+#include "matrix/narrow-score-mod.glsl"

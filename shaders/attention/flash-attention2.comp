@@ -10,8 +10,8 @@
 
 #define EXTRAS
 #ifdef HELD_OPTIONS
-#define HEADER_WORD(n) header_word(n)
-uint header_word(uint n);
+#define PARAMETER(n) parameter_at(n)
+uint parameter_at(uint n);
 #endif
 #include "attention.glsl"
 #include "flash-tiles.glsl"

@@ -18,7 +18,7 @@
 // The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
 // summed by itself), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
-// subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS, for few registers: crowded.glsl.
+// subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS, for few registers: options-in-shared.glsl.
 // HEAD_DIM is free; VALUE_DIM is at most 4 TX CV. ROWS and KEYS are multiples of 8.
 
 #ifdef SHUFFLE
@@ -69,13 +69,17 @@ shared vec4 partial[ROWS * TX / 4];
 
 uint lane, tx, ty, batch, head, first_row, end, q_base, k_base, v_base;
 #ifdef HELD_OPTIONS
-#define HEADER_WORDS (V_PAGE + 1u)
-#include "crowded.glsl"
-#define COPY_HEADER copy_header(lane);
+#ifdef FUNCTIONS
+#define PARAMETER_COUNT (FUNCTION_WORDS + 1u)
+#else
+#define PARAMETER_COUNT (V_PAGE + 1u)
+#endif
+#include "options-in-shared.glsl"
+#define COPY_PARAMETERS copy_parameters(lane);
 #define KEEP_WORDS keep_words(lane);
 #define FIND_WORDS find_words();
 #else
-#define COPY_HEADER
+#define COPY_PARAMETERS
 #define KEEP_WORDS
 #define FIND_WORDS
 #endif
@@ -219,16 +223,16 @@ void multiply_poisoned_values_chunk() {
     }
 }
 
-// The scores of a tile in which some key is masked or some score bent: NEVER where masked, whatever the product was.
+// The scores of a tile in which some key is masked or some score modified: NEVER where masked, whatever the product was.
 void mask_scores(uint first_key) {
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         uint row = first_row + ty + TY * i;
         uint mask_row = mask_index(batch, head, row);
         [[unroll]] for (uint j = 0u; j < KT; ++j) {
             uint key = first_key + tx + TX * j;
-            bool allowed = key < end && row < QUERIES && sees(row, key);
-            if (BENDS && allowed) {
-                s[i][j] = bend(s[i][j], row, key);
+            bool allowed = key < end && row < QUERIES && mask_mod(row, key);
+            if (HAS_SCORE_MOD && allowed) {
+                s[i][j] = score_mod(s[i][j], row, key);
                 allowed = !(s[i][j] <= NEVER);
             }
             if (MASK != 0 && allowed) s[i][j] = biased_score(s[i][j], mask_bias(mask_row + key * pc.mask_key));
@@ -243,13 +247,13 @@ uint kept;  // weights that stay, a bit each: one generator at a time has regist
 void find_kept(uint first_key) {
     kept = 0u;
     [[dont_unroll]] for (uint n = 0u; n < TM * KT; ++n) {
-        float share = kept_share(first_row + ty + TY * (n / KT), first_key + tx + TX * (n % KT), first_key + tx);
+        float share = dropout_factor(first_row + ty + TY * (n / KT), first_key + tx + TX * (n % KT), first_key + tx);
         kept |= (share != 0.0 ? 1u : 0u) << n;
     }
 }
-#define KEPT_SHARE(i, j) ((kept >> ((i) * KT + (j)) & 1u) != 0u ? number(KEEP_SCALE) : 0.0)
+#define DROPOUT_FACTOR(i, j) ((kept >> ((i) * KT + (j)) & 1u) != 0u ? number(KEEP_SCALE) : 0.0)
 #else
-#define KEPT_SHARE(i, j) kept_share(first_row + ty + TY * i, first_key + tx + TX * j, first_key + tx)
+#define DROPOUT_FACTOR(i, j) dropout_factor(first_row + ty + TY * i, first_key + tx + TX * j, first_key + tx)
 #endif
 
 #ifdef SHUFFLE
@@ -289,7 +293,7 @@ void main() {
     ty = (lane >> TX_SHIFT) / TX << TX_SHIFT | (lane & ((1u << TX_SHIFT) - 1u));
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
-    COPY_HEADER
+    COPY_PARAMETERS
     begin_extras(batch, head);
     q_base = q_index(batch, head, row_start());
     k_base = k_index(batch, head, key_start());
@@ -321,10 +325,13 @@ void main() {
         FIND_WORDS
         uint first_key = next_key;
         next_key = next_tile(first_key + KEYS);
-        bool masked = first_key + KEYS > end || !sees_all(first_row, last_row, first_key, first_key + KEYS - 1u);
-        if (on(TILES)) masked = masked || tile_class(batch, head, first_row / ROWS, first_key / KEYS) != TILE_SEEN;
+        bool masked = first_key + KEYS > end || !mask_is_full(first_row, last_row, first_key, first_key + KEYS - 1u);
+        if (on(TILES)) masked = masked || tile_class(batch, head, first_row / ROWS, first_key / KEYS) != TILE_FULL;
         else masked = masked || MASK != 0;
-        masked = masked || on(BIAS);  // minus infinity hides a key
+        masked = masked || on(BIAS);  // minus infinity masks a key
+#ifdef FUNCTIONS
+        masked = masked || on(SCORE_FUNCTION);
+#endif
 
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             [[unroll]] for (uint j = 0u; j < KT; ++j) s[i][j] = 0.0;
@@ -347,7 +354,7 @@ void main() {
             [[unroll]] for (uint j = 0u; j < KT; ++j) s[i][j] *= base2_scale;
         }
         FIND_WORDS
-        if (masked || BENDS) mask_scores(first_key);
+        if (masked || HAS_SCORE_MOD) mask_scores(first_key);
         float tile_top[TM], decay[TM];
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             tile_top[i] = s[i][0];
@@ -367,7 +374,7 @@ void main() {
             [[unroll]] for (uint j = 0u; j < KT; ++j) {
                 s[i][j] = exp2(s[i][j] - base);
                 tile_sum += s[i][j];
-                if (on(DROPOUT)) s[i][j] *= KEPT_SHARE(i, j);
+                if (on(DROPOUT)) s[i][j] *= DROPOUT_FACTOR(i, j);
             }
             sum[i] = sum[i] * decay[i] + tile_sum;
             [[unroll]] for (uint c = 0u; c < CV; ++c) part[i][c] = BLOCK_SUMS != 0 ? vec4(0.0) : o[i][c] * decay[i];

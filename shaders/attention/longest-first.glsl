@@ -6,10 +6,10 @@
 #define CACHED (16u << 20)  // bytes: a third of an H200's cache
 
 // The tile's number among those of its head, the longest first. `head` and `batch` are found by the workgroup's place, and
-// changed. The workgroups of a head read `bytes`, and `sharers` neighbouring heads the same ones.
-uint longest_first(uint bytes, uint sharers, inout uint head, inout uint batch) {
+// changed. The workgroups of a head read `bytes`, and `heads_alike` neighbouring heads the same ones.
+uint longest_first(uint bytes, uint heads_alike, inout uint head, inout uint batch) {
     uint tiles = gl_NumWorkGroups.x, heads = gl_NumWorkGroups.y, all = heads * gl_NumWorkGroups.z;
-    uint most = max(CACHED / max(bytes, 1u), 1u) * sharers, rounds = (all + most - 1u) / most;
+    uint most = max(CACHED / max(bytes, 1u), 1u) * heads_alike, rounds = (all + most - 1u) / most;
     uint held = (all + rounds - 1u) / rounds;  // heads of a round
     uint place = (batch * heads + head) * tiles + gl_WorkGroupID.x;
     uint first = place / (held * tiles) * held, turn = min(held, all - first);

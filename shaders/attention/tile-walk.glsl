@@ -9,12 +9,12 @@
 // there is none. Classes are loaded eight at a time: one after the other, each would be waited for.
 uint shown_tile(uint batch, uint head, uint row_tile, uint key_tile, uint key_tiles) {
     if (!on(TILES)) return key_tile;
-    uint base = batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW);
+    uint base = batch * parameter(TILE_BATCH) + head * parameter(TILE_HEAD) + row_tile * parameter(TILE_ROW);
     [[dont_unroll]] while (key_tile < key_tiles) {
         uint found[8];
         [[unroll]] for (uint n = 0u; n < 8u; ++n) found[n] = tiles_data[base + min(key_tile + n, key_tiles - 1u)];
         uint shown = 0u;
-        [[unroll]] for (uint n = 0u; n < 8u; ++n) shown |= (found[n] != TILE_HIDDEN ? 1u : 0u) << n;
+        [[unroll]] for (uint n = 0u; n < 8u; ++n) shown |= (found[n] != TILE_EMPTY ? 1u : 0u) << n;
         if (shown != 0u) return key_tile + uint(findLSB(shown));
         key_tile += 8u;
     }

@@ -24,9 +24,9 @@ layout(constant_id = 10) const int PART = 256;
 
 layout(set = 0, binding = 9, std430) restrict writeonly buffer Parts { float parts_data[]; };
 
-float slope_of(uint batch, uint head, uint row, uint key) {
+float gradient_of(uint batch, uint head, uint row, uint key) {
     begin_extras(batch, head);
-    if (row >= QUERIES || key >= KEY_COUNT || !sees(row, key)) return 0.0;
+    if (row >= QUERIES || key >= KEY_COUNT || !mask_mod(row, key)) return 0.0;
     uint q = q_base(batch, head) + row * pc.q_row;
     uint k = k_base(batch, head / GROUP) + key * pc.k_row;
     vec4 sum = vec4(0.0);
@@ -78,7 +78,7 @@ void main() {
             if ((SUM & 4) == 0) row = row0;
             if ((SUM & 8) == 0) key = column;
         }
-        sum += slope_of(batch, head, row, key);
+        sum += gradient_of(batch, head, row, key);
     }
     parts_data[(part * planes + plane) * elements + element] = sum;
 }

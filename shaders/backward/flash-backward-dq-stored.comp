@@ -78,9 +78,9 @@ void store(bool some_hidden, Held held) {
     }
 }
 
-bool hides(uint first) {
+bool has_masked(uint first) {
     uint last_own = first_own + OWN - 1u, last = first + WALK - 1u;
-    return MASK != 0 || on(BIAS) || last_own >= OWNED || !sees_all(first_own, last_own, first, last);
+    return MASK != 0 || on(BIAS) || last_own >= OWNED || !mask_is_full(first_own, last_own, first, last);
 }
 
 // Whether the kernel for dk and dv went through the tile: it walks the rows between these two, if there are any, for each
@@ -93,7 +93,7 @@ bool stored(uint first) {
 // Multiplies the tile at `first`, and fetches the one AHEAD tiles on.
 void step(uint first, uint end, inout Held held) {
     bool present = stored(first);
-    if (present) store(hides(first), held);
+    if (present) store(has_masked(first), held);
     barrier();
     if (first + AHEAD * WALK < end) fetch(first + AHEAD * WALK, held);
     if (present) {

@@ -190,7 +190,7 @@ void store_stats(uint stats, uint first) {
         } \
     }
 
-// Makes weights and dS of the products where every pair may attend and nothing bends scores.
+// Makes weights and dS of the products where every pair may attend and nothing changes scores.
 void weigh_all() {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint f = 0u; f < TURN; ++f) {
@@ -262,10 +262,10 @@ void store_pulls(uint query_head, uint first) {
 }
 #endif
 
-bool hides(uint first, uint end) {
+bool has_masked(uint first, uint end) {
     uint last_own = first_own + OWN - 1u, last = first + WALK - 1u;
     if (MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED) return true;
-    return OWNER_KEYS != 0 ? !sees_all(first, last, first_own, last_own) : !sees_all(first_own, last_own, first, last);
+    return OWNER_KEYS != 0 ? !mask_is_full(first, last, first_own, last_own) : !mask_is_full(first_own, last_own, first, last);
 }
 
 void fetch_all(uint stats, uint first) {
@@ -280,7 +280,7 @@ void work(uint query_head, uint stats, uint first, bool some_hidden) {
     [[dont_unroll]] for (turn = 0u; turn < WALK / MATRIX_N; turn += TURN) {
         MULTIPLY(own_a, AF, 0u, A_STRIDE, s)
         MULTIPLY(own_b, BF, B_START, B_STRIDE, t)
-        if (some_hidden || BENDS || on(DROPOUT)) weigh_each(first, query_head, stats);
+        if (some_hidden || HAS_SCORE_MOD || on(DROPOUT)) weigh_each(first, query_head, stats);
         else weigh_all();
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint f = 0u; f < TURN; ++f) {
@@ -319,7 +319,7 @@ void walk(uint query_head, uint begin, uint end) {
     if (begin < beyond) fetch_all(stats, begin);
 #endif
     [[dont_unroll]] for (uint first = begin; first < beyond; first += WALK) {
-        bool some_hidden = hides(first, end);
+        bool some_hidden = has_masked(first, end);
 #if !PREFETCH
         fetch_all(stats, first);
 #endif

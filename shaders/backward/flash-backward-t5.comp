@@ -29,8 +29,8 @@ void main() {
         uint batch = n / count, at = n % count;
         begin_extras(batch, head);
         int distance = int(at) - int(pc.queries) + 1 - BASE_SHIFT;
-        int reach = int(word(T5_REACH));
-        if (extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)] == bucket) {
+        int reach = int(parameter(T5_REACH));
+        if (extra_data[parameter(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)] == bucket) {
             sum += diagonals_data[(batch * pc.out_head + head) * count + at];
         }
     }

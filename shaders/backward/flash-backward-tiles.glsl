@@ -2,8 +2,8 @@
 //
 // A workgroup of THREADS invocations owns OWN rows of q (OWNER_KEYS 0) or of k (1) and walks the other in tiles of WALK:
 //                 owned                walked               results
-//   OWNER_KEYS 0  a = q, b = g         a = k, b = v         dq = scale sum (dS bend') k
-//   OWNER_KEYS 1  a = k, b = v         a = q, b = g         dk = scale sum (dS bend') q,  dv = sum (m P) g
+//   OWNER_KEYS 0  a = q, b = g         a = k, b = v         dq = scale sum (dS score_mod') k
+//   OWNER_KEYS 1  a = k, b = v         a = q, b = g         dk = scale sum (dS score_mod') q,  dv = sum (m P) g
 // with the weights and dS made anew of the products a a^T and b b^T. dq is divided by the sum of its row's weights, and
 // that sum is left for the other kernels (backward/flash-backward.glsl), where it differs from 1 by no more than rounding.
 // Float32 results are added up in memory, BLOCK walked rows at a time, so that rounding grows with BLOCK and with the
@@ -254,10 +254,10 @@ void walk(uint query_head, uint begin, uint end) {
         [[dont_unroll]] for (uint first = block; first < block_end; first += WALK) {
             uint last_own = first_own + OWN - 1u;
             uint last = first + WALK - 1u;
-            // With a bias, minus infinity hides a key.
+            // With a bias, minus infinity masks a key.
             bool some_hidden = MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED;
-            if (OWNER_KEYS != 0) some_hidden = some_hidden || !sees_all(first, last, first_own, last_own);
-            else some_hidden = some_hidden || !sees_all(first_own, last_own, first, last);
+            if (OWNER_KEYS != 0) some_hidden = some_hidden || !mask_is_full(first, last, first_own, last_own);
+            else some_hidden = some_hidden || !mask_is_full(first_own, last_own, first, last);
             [[unroll]] for (uint i = 0u; i < TM; ++i) {
                 [[unroll]] for (uint j = 0u; j < KT; ++j) {
                     s[i][j] = 0.0;
@@ -294,7 +294,7 @@ void finish_rows() {
         if ((ACCUMULATE & ADD_TO_RESULT) != 0) all += stat[i].w;
         stat[i].w = all;
         if ((ACCUMULATE & KEYS_FOLLOW) == 0) {
-            if (on(SINKS)) all += exp2((uintBitsToFloat(extra_data[word(SINK) + x_head]) - stat[i].x) * LOG2_E);
+            if (on(SINKS)) all += exp2((uintBitsToFloat(extra_data[parameter(SINK) + x_head]) - stat[i].x) * LOG2_E);
             // A log-sum-exp of more keys than there are here is the caller's right: then nothing is mended.
             float error = all - 1.0;
             bool mends = abs(error) <= min(MOST_ROUNDING * (1.0 + abs(stat[i].x)), 0.0078125);

@@ -1,16 +1,16 @@
 // What the kernels of attention's gradients share: bindings, push constants, specialization constants, element access,
 // and what one query and one key have to do with each other.
 //
-// With S the bent and biased scores, P = exp(S - lse) the weights, m the dropout factors (1 without dropout), G the
+// With S the modified and biased scores, P = exp(S - lse) the weights, m the dropout factors (1 without dropout), G the
 // gradient of the output and delta[i] = sum_d G[i,d] O[i,d] (Dao 2023, "FlashAttention-2", algorithm 2):
-//   dV = (m P)^T G     dP = m (G V^T)     dS = P (dP - delta)     dQ = scale (dS bend') K     dK = scale (dS bend')^T Q
+//   dV = (m P)^T G     dP = m (G V^T)     dS = P (dP - delta)     dQ = scale (dS score_mod') K     dK = scale (dS score_mod')^T Q
 //
 // Shapes
 //   q (B, H, queries, HEAD_DIM)   k (B, H / GROUP, keys, HEAD_DIM)   v (B, H / GROUP, keys, VALUE_DIM)
 //   g (B, H, queries, VALUE_DIM)  stats (B, H, queries, 4): lse, delta, rest, and the sum of weights so far, float32
 // The log-sum-exp that users have is one float32 number, whose rounding is a relative error of all weights of a row. The
 // kernel for dq adds up the weights that it makes (and the sink's); rest = log2 of their sum mends what comes after it.
-//   mask broadcast to (B, H, queries, keys); what else bends or hides scores: attention/extras.glsl
+//   mask broadcast to (B, H, queries, keys); what else changes scores (score_mod) or masks them (mask_mod): attention/extras.glsl
 // Results lie in rows of HEAD_DIM or VALUE_DIM elements, a row's number being
 //   out_offset + batch * out_batch + head * out_head + (query or key)
 // Offsets and strides are in elements of the array they belong to (bytes for a boolean mask, rows for stats).
@@ -25,10 +25,10 @@
 
 layout(constant_id = 0) const int HEAD_DIM = 64;
 layout(constant_id = 1) const int VALUE_DIM = 64;
-layout(constant_id = 2) const int MASK = 0;        // facts "masks" of include/elements.glsl
+layout(constant_id = 2) const int MASK = 0;        // constants "masks" of include/elements.glsl
 layout(constant_id = 3) const int CAUSAL = 0;      // 1: query i sees key j when j <= i + causal_shift
 layout(constant_id = 4) const int GROUP = 1;       // query heads per key head
-layout(constant_id = 5) const int ACCUMULATE = 0;  // bits of facts "accumulate", below
+layout(constant_id = 5) const int ACCUMULATE = 0;  // bits of constants "accumulate", below
 layout(constant_id = 7) const int WIDE = 0;        // 1: the results are float32 whatever the element type is
 
 layout(push_constant, std430) uniform Push {
@@ -66,13 +66,13 @@ layout(set = 0, binding = 5, std430) restrict STATS_ACCESS buffer Stats { vec4 s
 
 const float LOG2_E = 1.44269504088896340736;
 // A score that stands for "never attend", as in attention.glsl.
-// facts: numbers
+// constants: numbers
 const float NEVER = -3.4e38;
 
 #include "attention/extras.glsl"
 
 // Add to what the results hold; and for dq: dispatches with later keys of the same queries follow.
-// facts: accumulate
+// constants: accumulate
 const int ADD_TO_RESULT = 1, KEYS_FOLLOW = 2;
 
 // Whether results are added to what is there (float32 ones only), and what they are multiplied by after that.
@@ -149,7 +149,7 @@ uint out_row(uint batch, uint head) { return pc.out_offset + batch * pc.out_batc
 
 // Rows of q and k that belong to this dispatch and sample: what is read and written, whether or not it is attended to.
 uint query_rows() { return QUERIES; }
-uint key_rows() { return on(LENGTHS) && word(PACKED) == 0u ? pc.keys : KEY_COUNT; }
+uint key_rows() { return on(LENGTHS) && parameter(PACKED) == 0u ? pc.keys : KEY_COUNT; }
 
 // The first row that may see a key from `first_key` on, and the number of rows of which the last may see `last_key`.
 uint first_seeing_row(uint first_key) {
@@ -167,22 +167,22 @@ uint seeing_rows(uint last_key) {
 float pair_weight;
 
 // Turns raw = q . k and dp = g . v of a row and a key into the weight and dS, both as their factors in the products:
-// raw becomes m P, dp becomes dS bend', and `pulled` is dS itself, the gradient of what is added to the score. `stat` is
+// raw becomes m P, dp becomes dS score_mod', and `pulled` is dS itself, the gradient of what is added to the score. `stat` is
 // the row's lse, delta and rest. `some_hidden`: not every pair of this tile may attend; the pair may then lie outside the
 // arrays. What is hidden gives zeros, whatever raw, dp and stat are. `like`: attention/extras.glsl.
 float pair(
     uint batch, uint head, uint row, uint key, uint like, bool some_hidden, vec3 stat, inout float raw, inout float dp
 ) {
     bool allowed = true;
-    if (some_hidden) allowed = row < QUERIES && key < KEY_COUNT && sees(row, key);
+    if (some_hidden) allowed = row < QUERIES && key < KEY_COUNT && mask_mod(row, key);
     float score = raw * pc.scale;
-    float slope = 1.0;
-    if (BENDS && allowed) {
+    float derivative = 1.0;
+    if (HAS_SCORE_MOD && allowed) {
         if (on(SOFT_CAP)) {
             float t = whole_tanh(score * LOG2_E / x_cap);
-            slope = 1.0 - t * t;
+            derivative = 1.0 - t * t;
         }
-        score = bend(score * LOG2_E, row, key);
+        score = score_mod(score * LOG2_E, row, key);
         allowed = !(score <= NEVER);
         score /= LOG2_E;
     }
@@ -199,10 +199,10 @@ float pair(
     // Subtracted in natural units, where the score and lse are about equal and the difference is nearly exact.
     float weight = exp2((score - stat.x) * LOG2_E - stat.z);
     pair_weight = allowed ? weight : 0.0;
-    float share = on(DROPOUT) && allowed ? kept_share(row, key, like) : 1.0;
+    float share = on(DROPOUT) && allowed ? dropout_factor(row, key, like) : 1.0;
     float pulled = allowed ? weight * ((share == 0.0 ? 0.0 : share * dp) - stat.y) : 0.0;
     raw = allowed ? weight * share : 0.0;
-    dp = allowed ? pulled * slope : 0.0;
+    dp = allowed ? pulled * derivative : 0.0;
     return pulled;
 }
 

@@ -4,9 +4,9 @@
 //     array of their own, either with rotary embedding by tables on the way (Su et al. 2021, arXiv:2104.09864).
 // Shapes and layouts: x (B, H, rows, width). y a cache (B, H, capacity, width), or (pages, H, page_keys, width) with PAGED,
 //     or with CACHE 0 like x. cosines and sines float32 (positions, pairs). Last axes contiguous, all other strides are
-//     arguments. words: uint32, of which samples + 4 b + 3 is the number of keys of sample b with the new rows counted,
+//     arguments. parameters: uint32, of which samples + 4 b + 3 is the number of keys of sample b with the new rows counted,
 //     and pages + b pages_batch + n the page of its keys from n page_keys on.
-// Bindings: 0 x, 1 words, 2 cosines, 3 sines, 4 y.
+// Bindings: 0 x, 1 parameters, 2 cosines, 3 sines, 4 y.
 // Specialization constants: 0 ROTARY (rotary.glsl),
 //     1 LENGTHS (1: sample b's first new key is at its number of keys less `fresh`, 0: at `start`), 2 PAGED, 3 CACHE.
 // Push constants: see the block; offsets and strides in elements of the array they belong to.
@@ -31,12 +31,12 @@ layout(push_constant, std430) uniform Push {
     uint samples, pages, pages_batch;
     uint cos_offset, cos_row, sin_offset, sin_row;
     uint start, fresh;
-    uint advance;  // 0: all rows of a sample are turned as the first
+    uint advance;  // 0: all rows of a sample are rotated as the first
     uint rows, pairs, width, heads;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Rows { IO_SCALAR x_data[]; };
-layout(set = 0, binding = 1, std430) restrict readonly buffer Words { uint words[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer Parameters { uint parameters[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer Cosines { float cosines[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Sines { float sines[]; };
 layout(set = 0, binding = 4, std430) restrict writeonly buffer Cache { IO_SCALAR y_data[]; };
@@ -48,11 +48,11 @@ void main() {
     uint batch = gl_WorkGroupID.z / pc.heads;
     uint pairs = ROTARY == 0 ? 0u : pc.pairs;
     if (item >= pc.width - pairs || row >= pc.rows) return;
-    uint first_key = LENGTHS == 1 ? words[pc.samples + 4u * batch + 3u] - pc.fresh : pc.start;
+    uint first_key = LENGTHS == 1 ? parameters[pc.samples + 4u * batch + 3u] - pc.fresh : pc.start;
     uint key = CACHE == 1 ? first_key + row : row;
     uint y_row = pc.y_offset + head * pc.y_head;
     if (PAGED == 1) {
-        y_row += words[pc.pages + batch * pc.pages_batch + key / pc.page_keys] * pc.y_page + key % pc.page_keys * pc.y_row;
+        y_row += parameters[pc.pages + batch * pc.pages_batch + key / pc.page_keys] * pc.y_page + key % pc.page_keys * pc.y_row;
     } else {
         y_row += batch * pc.y_batch + key * pc.y_row;
     }

@@ -4,12 +4,12 @@
 //     belong in it, and queries to an array of their own, keys and queries with rotary embedding by tables on the way (Su et
 //     al. 2021, arXiv:2104.09864). cache-append does the same for one array at a time, whatever its extents.
 // Shapes and layouts: k and v (B, KEY_HEADS, rows, WIDTH), q (B, HEADS, rows, WIDTH). k_cache and v_cache (B, KEY_HEADS,
-//     capacity, WIDTH), or (pages, KEY_HEADS, PAGE_KEYS, WIDTH); turned like q. cosines and sines float32 (positions, PAIRS).
-//     Last axes contiguous, all other strides are arguments. words: uint32, of which samples + 4 b + 3 is the number of
+//     capacity, WIDTH), or (pages, KEY_HEADS, PAGE_KEYS, WIDTH); rotated like q. cosines and sines float32 (positions, PAIRS).
+//     Last axes contiguous, all other strides are arguments. parameters: uint32, of which samples + 4 b + 3 is the number of
 //     keys of sample b with the new rows counted, and pages + b pages_batch + n the page of its keys from n PAGE_KEYS on.
-// Bindings: 0 k, 1 v, 2 q, 3 words, 4 cosines, 5 sines, 6 k_cache, 7 v_cache, 8 turned.
+// Bindings: 0 k, 1 v, 2 q, 3 parameters, 4 cosines, 5 sines, 6 k_cache, 7 v_cache, 8 rotated.
 // Specialization constants: ROTARY (rotary.glsl), 0 for none; LENGTHS (1: sample b's first new key is at its number of keys
-//     less `rows`, 0: at `start`); PAGE_KEYS, 0 for a cache without pages; ADVANCE, 0: all queries of a sample are turned as
+//     less `rows`, 0: at `start`); PAGE_KEYS, 0 for a cache without pages; ADVANCE, 0: all queries of a sample are rotated as
 //     the first; WIDTH; PAIRS, 0 without ROTARY; KEY_HEADS; HEADS, 0 for no q.
 // Push constants: see the block; offsets and strides in elements of the array they belong to. k_cache_batch and
 //     v_cache_batch are those of a page where there are pages.
@@ -38,7 +38,7 @@ layout(push_constant, std430) uniform Push {
     uint q_offset, q_batch, q_head, q_row;
     uint k_cache_offset, k_cache_batch, k_cache_head, k_cache_row;
     uint v_cache_offset, v_cache_batch, v_cache_head, v_cache_row;
-    uint turned_offset, turned_batch, turned_head, turned_row;
+    uint rotated_offset, rotated_batch, rotated_head, rotated_row;
     uint cos_offset, sin_offset, table_row;
     uint samples, pages, pages_batch;
     uint start, rows;
@@ -47,14 +47,14 @@ layout(push_constant, std430) uniform Push {
 layout(set = 0, binding = 0, std430) restrict readonly buffer Keys { IO_SCALAR k[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Values { IO_SCALAR v[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer Queries { IO_SCALAR q[]; };
-layout(set = 0, binding = 3, std430) restrict readonly buffer Words { uint words[]; };
+layout(set = 0, binding = 3, std430) restrict readonly buffer Parameters { uint parameters[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Cosines { float cosines[]; };
 layout(set = 0, binding = 5, std430) restrict readonly buffer Sines { float sines[]; };
 layout(set = 0, binding = 6, std430) restrict writeonly buffer KeyCache { IO_SCALAR k_cache[]; };
 layout(set = 0, binding = 7, std430) restrict writeonly buffer ValueCache { IO_SCALAR v_cache[]; };
-layout(set = 0, binding = 8, std430) restrict writeonly buffer Turned { IO_SCALAR turned[]; };
+layout(set = 0, binding = 8, std430) restrict writeonly buffer Rotated { IO_SCALAR rotated[]; };
 
-// An element and its partner from X to Y, turned by the angles c and s are of; beyond the pairs, elements as they are.
+// An element and its partner from X to Y, rotated by the angles c and s are of; beyond the pairs, elements as they are.
 #define TURN(X, x_at, Y, y_at) \
     if (item >= PAIRS) { \
         Y[y_at + item + PAIRS] = X[x_at + item + PAIRS]; \
@@ -68,11 +68,11 @@ void main() {
     uint item = gl_GlobalInvocationID.x, row = gl_GlobalInvocationID.y;
     uint head = gl_WorkGroupID.z % (2u * KEY_HEADS + HEADS), batch = gl_WorkGroupID.z / (2u * KEY_HEADS + HEADS);
     if (item >= WIDTH - PAIRS || row >= pc.rows) return;
-    uint first_key = LENGTHS == 1 ? words[pc.samples + 4u * batch + 3u] - pc.rows : pc.start;
+    uint first_key = LENGTHS == 1 ? parameters[pc.samples + 4u * batch + 3u] - pc.rows : pc.start;
     bool of_q = head >= 2u * KEY_HEADS;
     uint key = first_key + row, page = batch, within = key;
     if (PAGE_KEYS != 0u && !of_q) {
-        page = words[pc.pages + batch * pc.pages_batch + key / PAGE_KEYS];
+        page = parameters[pc.pages + batch * pc.pages_batch + key / PAGE_KEYS];
         within = key % PAGE_KEYS;
     }
     if (!of_q && head >= KEY_HEADS) {
@@ -93,8 +93,8 @@ void main() {
     if (of_q) {
         head -= 2u * KEY_HEADS;
         uint from = pc.q_offset + batch * pc.q_batch + head * pc.q_head + row * pc.q_row;
-        uint to = pc.turned_offset + batch * pc.turned_batch + head * pc.turned_head + row * pc.turned_row;
-        TURN(q, from, turned, to)
+        uint to = pc.rotated_offset + batch * pc.rotated_batch + head * pc.rotated_head + row * pc.rotated_row;
+        TURN(q, from, rotated, to)
     } else {
         uint from = pc.k_offset + batch * pc.k_batch + head * pc.k_head + row * pc.k_row;
         uint to = pc.k_cache_offset + page * pc.k_cache_batch + head * pc.k_cache_head + within * pc.k_cache_row;

@@ -30,8 +30,8 @@ layout(push_constant, std430) uniform Push {
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Y { uvec4 y_data[]; };
 
-READER(x, x_data, TYPE)
-WRITER(y, y_data, TYPE_Y)
+READER(x, x_data, width_of(TYPE))
+WRITER(y, y_data, width_of(TYPE_Y))
 
 float folded(uint index) {
     uint w = index % pc.width;

@@ -137,23 +137,23 @@ void main() {
                 }
             }
             [[unroll]] for (int r = 0; r < ROWS; r++) {
-                float bent = score[r];
+                float modified = score[r];
                 if (FEATURES != 0) turn_to(r);
-                if (BENDS) bent = bend(bent, queries[r], key);
+                if (HAS_SCORE_MOD) modified = score_mod(modified, queries[r], key);
                 if (MASK != 0) {
                     float bias = mask_bias(mask_rows[r] + key * pc.mask_key);
-                    bent = bent <= NEVER ? NEVER : biased_score(bent, bias);
+                    modified = modified <= NEVER ? NEVER : biased_score(modified, bias);
                 }
                 bool hidden = first + lane > last;
-                if (some_hidden()) hidden = hidden || !sees(queries[r], key);
-                bent = hidden ? NEVER : bent;
-                const float top = max(maximum[r], subgroupMax(bent));
+                if (some_hidden()) hidden = hidden || !mask_mod(queries[r], key);
+                modified = hidden ? NEVER : modified;
+                const float top = max(maximum[r], subgroupMax(modified));
                 const float factor = exp2(maximum[r] - top);
                 maximum[r] = top;
-                float w = exp2(bent - top);
+                float w = exp2(modified - top);
                 total[r] = total[r] * factor + w;
                 [[unroll]] for (int i = 0; i < V_WORDS * WIDE; i++) acc[r * V_WORDS * WIDE + i] *= factor;
-                if (on(DROPOUT)) w *= w != 0.0 ? kept_share(queries[r], first + lane) : 1.0;
+                if (on(DROPOUT)) w *= w != 0.0 ? dropout_factor(queries[r], first + lane) : 1.0;
                 score[r] = w;
             }
             // Products of four keys are added before the sum is, so that its rounding grows with a quarter of the keys.

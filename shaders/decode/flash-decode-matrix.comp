@@ -53,17 +53,17 @@ const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
 const int BANDS = ROWS <= MATRIX_M ? 1 : ROWS <= 2 * MATRIX_M ? 2 : ROWS <= 4 * MATRIX_M ? 4 : 8;
 const int BAND_ROWS = ROWS < MATRIX_M ? ROWS : MATRIX_M;
 #define MY_BAND (gl_SubgroupID % uint(BANDS))
-#define MY_SHARE (gl_SubgroupID / uint(BANDS))
+#define MY_SUBGROUP (gl_SubgroupID / uint(BANDS))
 const bool Q_SHARED = ROWS > 8;
 #else
 #define Q_SHARED false
 #define BANDS 1
 #define BAND_ROWS ROWS
 #define MY_BAND 0u
-#define MY_SHARE gl_SubgroupID
+#define MY_SUBGROUP gl_SubgroupID
 #endif
-const int SHARERS = SUBGROUPS / BANDS;  // subgroups with the same rows
-const int BLOCK = BAND_ROWS < 8 ? BAND_ROWS : 8;  // rows of a band that are joined at a time
+const int SUBGROUPS_OF_BAND = SUBGROUPS / BANDS;  // subgroups with the same rows
+const int BLOCK = BAND_ROWS < 8 ? BAND_ROWS : 8;  // rows of a band that are combined at a time
 const float LOWEST = -3.2e38;  // flash-decode.comp
 const float SLACK = 8.0;
 
@@ -182,7 +182,7 @@ void take_trip(uint first, uint last, bool masked, bool ahead) {
             }
         }
 #ifdef EXTRAS
-        if (hides()) {
+        if (has_masked()) {
             [[unroll]] for (int n = 0; n < CHUNKS * HELD * V_WORDS; n++) apart = apart || some_non_finite(v_words[n]);
             apart = subgroupAny(apart);
         }
@@ -287,7 +287,7 @@ void main() {
     uint team = (batch * gl_NumWorkGroups.y + key_head) * passes + gl_WorkGroupID.x % passes;
 
     // The split: equal shares, of whole trips of the workgroup, while there are keys.
-    step = uint(KEYS * SHARERS);
+    step = uint(KEYS * SUBGROUPS_OF_BAND);
 #ifdef EXTRAS
     begin_extras(batch, key_head * pc.group);
     uint first_query = first_row / pc.group;
@@ -295,14 +295,14 @@ void main() {
     uint last_query = min((min(first_row + uint(ROWS), rows) - 1u) / pc.group, QUERIES - 1u);
     uint seen = visible_keys(first_query, last_query);
     uint unseen = min(hidden_keys(first_query), seen) / uint(KEYS) * uint(KEYS);
-    uint share = dealt(seen - unseen, step, splits);
+    uint share = keys_per_split(seen - unseen, step, splits);
     if (split >= splits) return;
     uint begin = unseen + split * share;
     uint end = min(begin + share, seen);
     uint clear = end;  // keys before this one are seen by every row, as they are
     if (CAUSAL == 1) clear = uint(clamp(int(first_query) + SHIFT + 1, 0, int(end)));
     if (looks()) clear = 0u;
-    uint first = begin + MY_SHARE * uint(KEYS);
+    uint first = begin + MY_SUBGROUP * uint(KEYS);
     uint last = end - 1u;
     k_stride = pc.k_row / 8u;
     v_stride = pc.v_row / 8u;
@@ -310,7 +310,7 @@ void main() {
     v_origin = (pc.v_offset + batch * pc.v_batch + key_head * pc.v_head) / 8u + key_start() * v_stride;
     begin_pages(begin);
 #else
-    uint share = dealt(pc.keys, step, splits);
+    uint share = keys_per_split(pc.keys, step, splits);
     if (split >= splits) return;
     uint end = min(split * share + share, pc.keys);
     uint first = split * share + gl_SubgroupID * uint(KEYS);
@@ -344,7 +344,7 @@ void main() {
                 uint origin = q_index(batch, key_head * pc.group + row % pc.group, query) / 8u;
                 uvec4 held = q_data[origin + word_of(word, HEAD_DIM)];
                 if (HEAD_DIM < DIM && word >= uint(HEAD_DIM / 8)) held = uvec4(0u);
-                if (Q_SHARED && MY_SHARE == 0u) sums[q_place(j, r)] = uintBitsToFloat(held);
+                if (Q_SHARED && MY_SUBGROUP == 0u) sums[q_place(j, r)] = uintBitsToFloat(held);
                 [[unroll]] for (int e = 0; e < 8; e++) q[2 * j + e / HELD][HELD * r + e % HELD] = element(held, uint(e));
             }
         }
@@ -406,7 +406,7 @@ void main() {
         barrier();  // statistics are there, and sums of the block before have been read
         if (SLOT_ROW(r) < uint(BAND_ROWS)) {
             float top = LOWEST;
-            [[unroll]] for (int s = 0; s < SHARERS; s++) {
+            [[unroll]] for (int s = 0; s < SUBGROUPS_OF_BAND; s++) {
                 top = max(top, statistics[(uint(s * BANDS) + MY_BAND) * uint(BAND_ROWS) + SLOT_ROW(r)].x);
             }
             float keep = exp2(maximum[r] - top);
@@ -431,7 +431,7 @@ void main() {
             uint row = band * uint(MATRIX_M) + uint(SLOT_FIRST(r)) + within;
             if (row >= uint(ROWS)) continue;
             vec4 value = vec4(0.0);
-            [[unroll]] for (int s = 0; s < SHARERS; s++) {
+            [[unroll]] for (int s = 0; s < SUBGROUPS_OF_BAND; s++) {
                 value += sums[((uint(s * BANDS) + band) * uint(BLOCK) + within) * uint(ROW_QUADS) + column];
             }
             uint at = part_of(team, split, row);
@@ -439,9 +439,9 @@ void main() {
             if (column == 0u) {
                 uint told = band * uint(BAND_ROWS) + uint(SLOT_FIRST(r)) + within;
                 float top = LOWEST;
-                [[unroll]] for (int s = 0; s < SHARERS; s++) top = max(top, statistics[uint(s * BANDS * BAND_ROWS) + told].x);
+                [[unroll]] for (int s = 0; s < SUBGROUPS_OF_BAND; s++) top = max(top, statistics[uint(s * BANDS * BAND_ROWS) + told].x);
                 float sum = 0.0;
-                [[unroll]] for (int s = 0; s < SHARERS; s++) {
+                [[unroll]] for (int s = 0; s < SUBGROUPS_OF_BAND; s++) {
                     vec2 part = statistics[uint(s * BANDS * BAND_ROWS) + told];
                     sum += part.y * exp2(part.x - top);
                 }
@@ -449,5 +449,5 @@ void main() {
             }
         }
     }
-    if (last_of_team(team, splits)) join_splits(team, splits, batch, key_head, first_row);
+    if (last_of_team(team, splits)) combine_splits(team, splits, batch, key_head, first_row);
 }

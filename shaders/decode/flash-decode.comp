@@ -128,7 +128,7 @@ void main() {
     uint last_query = min((min(first_row + uint(ROWS), rows) - 1u) / pc.group, QUERIES - 1u);
     uint seen = visible_keys(first_query, last_query);
     uint unseen = min(hidden_keys(first_query), seen);
-    uint share = dealt(seen - unseen, step, splits);
+    uint share = keys_per_split(seen - unseen, step, splits);
     if (split >= splits) return;
     uint begin = unseen + split * share;
     uint end = min(begin + share, seen);
@@ -205,19 +205,19 @@ void main() {
                 score[i] += subgroupShuffleXor(score[i], uint(distance));
             }
         }
-        if (some_hidden() || MASK != 0 || BENDS || first + uint(STEP) > end) {
+        if (some_hidden() || MASK != 0 || HAS_SCORE_MOD || first + uint(STEP) > end) {
             [[unroll]] for (int u = 0; u < UNROLL; u++) {
                 uint key = first + uint(u * SLOTS) + slot;
                 [[unroll]] for (int r = 0; r < ROWS; r++) {
-                    float bent = score[u * ROWS + r];
+                    float modified = score[u * ROWS + r];
                     if (FEATURES != 0) turn_to(r);
-                    if (BENDS) bent = bend(bent, queries[r], min(key, last));
+                    if (HAS_SCORE_MOD) modified = score_mod(modified, queries[r], min(key, last));
                     if (MASK != 0) {
                         float bias = mask_bias(mask_rows[r] + min(key, last) * pc.mask_key);
-                        bent = bent <= NEVER ? NEVER : biased_score(bent, bias);
+                        modified = modified <= NEVER ? NEVER : biased_score(modified, bias);
                     }
-                    if (key > last || (some_hidden() && !sees(queries[r], min(key, last)))) bent = NEVER;
-                    score[u * ROWS + r] = bent;
+                    if (key > last || (some_hidden() && !mask_mod(queries[r], min(key, last)))) modified = NEVER;
+                    score[u * ROWS + r] = modified;
                 }
                 // A key past the end stands for the last one, whose values may not be finite.
                 if (key > last) {
@@ -239,7 +239,7 @@ void main() {
                 total[r] += w;
                 if (on(DROPOUT)) {
                     turn_to(r);
-                    if (w != 0.0) w *= kept_share(queries[r], first + uint(u * SLOTS) + slot);
+                    if (w != 0.0) w *= dropout_factor(queries[r], first + uint(u * SLOTS) + slot);
                 }
                 score[u * ROWS + r] = w;
             }
@@ -312,5 +312,5 @@ void main() {
         if (gl_LocalInvocationIndex == 0u) parts[at + uint(RECORD - 1)].xy = vec2(top, sum);
         barrier();
     }
-    if (last_of_team(team, splits)) join_splits(team, splits, batch, key_head, first_row);
+    if (last_of_team(team, splits)) combine_splits(team, splits, batch, key_head, first_row);
 }

@@ -24,20 +24,20 @@ layout(set = 0, binding = 8, std430) coherent restrict buffer Parts { vec4 parts
 layout(set = 0, binding = 9, std430) coherent restrict buffer Arrived { uint arrived[]; };
 
 const int THREADS_ = int(gl_WorkGroupSize.x);
-const int JOIN_QUADS = WIDE / 4;
-const int JOIN_VECTORS = THREADS_ * (JOIN_QUADS + 1);
+const int COMBINE_QUADS = WIDE / 4;
+const int COMBINE_VECTORS = THREADS_ * (COMBINE_QUADS + 1);
 const int RECORD = VALUE_DIM / 4 + 1;
-const int JOIN_WORDS = VALUE_DIM / WIDE;
-const int UNITS = ROWS * JOIN_WORDS;  // words of the team's rows: an invocation's task, or that of several, which share splits
-const int SHARES = UNITS < THREADS_ ? THREADS_ / UNITS : 1;
+const int COMBINE_WORDS = VALUE_DIM / WIDE;
+const int UNITS = ROWS * COMBINE_WORDS;  // words of the team's rows: an invocation's task, or that of several, which share splits
+const int HELPERS = UNITS < THREADS_ ? THREADS_ / UNITS : 1;
 const int AHEAD = 8;  // splits that an invocation reads at a time
 
-shared vec4 sums[SUM_VECTORS > JOIN_VECTORS ? SUM_VECTORS : JOIN_VECTORS];
+shared vec4 sums[SUM_VECTORS > COMBINE_VECTORS ? SUM_VECTORS : COMBINE_VECTORS];
 shared uint is_last;
 uint room;  // splits that the grid has, and each team room for in `parts`; how many have keys is for each team to say
 
-// The keys of each split when so many are dealt out in whole trips of `trip`, and how many splits have some, at least one.
-uint dealt(uint keys, uint trip, inout uint splits) {
+// The keys of each split when so many are partitioned in whole trips of `trip`, and how many splits have some, at least one.
+uint keys_per_split(uint keys, uint trip, inout uint splits) {
     room = splits;
     uint wanted = clamp((keys + uint(SPLIT_KEYS) - 1u) / uint(SPLIT_KEYS), 1u, splits);
     uint share = max((keys + wanted - 1u) / wanted, 1u);
@@ -54,27 +54,27 @@ uint part_of(uint team, uint split, uint r) {
 #include "last-of-team.glsl"
 
 // o and lse of the team's rows: those of key head and batch from first_row on.
-void join_splits(uint team, uint splits, uint batch, uint key_head, uint first_row) {
+void combine_splits(uint team, uint splits, uint batch, uint key_head, uint first_row) {
     uint me = gl_LocalInvocationIndex;
     for (uint base = 0u; base < uint(UNITS); base += uint(THREADS_)) {
-        uint unit = SHARES == 1 ? base + me : me % uint(UNITS);
-        uint share = SHARES == 1 ? 0u : me / uint(UNITS);
-        uint r = unit / uint(JOIN_WORDS);
-        uint word = unit % uint(JOIN_WORDS);
+        uint unit = HELPERS == 1 ? base + me : me % uint(UNITS);
+        uint share = HELPERS == 1 ? 0u : me / uint(UNITS);
+        uint r = unit / uint(COMBINE_WORDS);
+        uint word = unit % uint(COMBINE_WORDS);
         uint row = first_row + r;
-        bool mine = unit < uint(UNITS) && share < uint(SHARES) && row < QUERIES * pc.group;
+        bool mine = unit < uint(UNITS) && share < uint(HELPERS) && row < QUERIES * pc.group;
         float top = LOWEST;
         float total = 0.0;
-        vec4 value[JOIN_QUADS];
-        [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] = vec4(0.0);
-        for (uint s = share * uint(AHEAD); s < splits && mine; s += uint(SHARES * AHEAD)) {
+        vec4 value[COMBINE_QUADS];
+        [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) value[i] = vec4(0.0);
+        for (uint s = share * uint(AHEAD); s < splits && mine; s += uint(HELPERS * AHEAD)) {
             vec2 told[AHEAD];
-            vec4 held[AHEAD * JOIN_QUADS];
+            vec4 held[AHEAD * COMBINE_QUADS];
             [[unroll]] for (int a = 0; a < AHEAD; a++) {
                 uint at = part_of(team, min(s + uint(a), splits - 1u), r);
                 told[a] = parts[at + uint(RECORD - 1)].xy;
-                [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) {
-                    held[a * JOIN_QUADS + i] = parts[at + word * uint(JOIN_QUADS) + uint(i)];
+                [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) {
+                    held[a * COMBINE_QUADS + i] = parts[at + word * uint(COMBINE_QUADS) + uint(i)];
                 }
             }
             float peak = top;
@@ -82,45 +82,45 @@ void join_splits(uint team, uint splits, uint batch, uint key_head, uint first_r
             float decay = exp2(top - peak);
             top = peak;
             total *= decay;
-            [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] *= decay;
+            [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) value[i] *= decay;
             [[unroll]] for (int a = 0; a < AHEAD; a++) {
                 if (s + uint(a) < splits) {
                     float factor = exp2(told[a].x - top);
                     total += factor * told[a].y;
-                    [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] += factor * held[a * JOIN_QUADS + i];
+                    [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) value[i] += factor * held[a * COMBINE_QUADS + i];
                 }
             }
         }
-        if (SHARES > 1) {
-            uint at = me * uint(JOIN_QUADS + 1);
-            [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) sums[at + uint(i)] = value[i];
-            sums[at + uint(JOIN_QUADS)].xy = vec2(top, total);
+        if (HELPERS > 1) {
+            uint at = me * uint(COMBINE_QUADS + 1);
+            [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) sums[at + uint(i)] = value[i];
+            sums[at + uint(COMBINE_QUADS)].xy = vec2(top, total);
             barrier();
-            for (int other = 1; other < SHARES && share == 0u; other++) {
-                at = (me + uint(other * UNITS)) * uint(JOIN_QUADS + 1);
-                vec2 its = sums[at + uint(JOIN_QUADS)].xy;
+            for (int other = 1; other < HELPERS && share == 0u; other++) {
+                at = (me + uint(other * UNITS)) * uint(COMBINE_QUADS + 1);
+                vec2 its = sums[at + uint(COMBINE_QUADS)].xy;
                 float peak = max(top, its.x);
                 float decay = exp2(top - peak);
                 float factor = exp2(its.x - peak);
                 top = peak;
                 total = total * decay + its.y * factor;
-                [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] = value[i] * decay + sums[at + uint(i)] * factor;
+                [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) value[i] = value[i] * decay + sums[at + uint(i)] * factor;
             }
         }
         if (mine && share == 0u) {
             uint query = row / pc.group;
             uint head = key_head * pc.group + row % pc.group;
-            uint at = o_index(batch, head, OUTPUT_ROW(query)) / 4u + word * uint(JOIN_QUADS);
+            uint at = o_index(batch, head, OUTPUT_ROW(query)) / 4u + word * uint(COMBINE_QUADS);
 #ifdef EXTRAS
             if (on(LENGTHS) && int(query) >= x_rows_seeing) total = 0.0;
             if (on(SINKS)) {
                 float decay;
                 begin_extras(batch, head);
                 add_sink(query, top, total, decay);
-                [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] *= decay;
+                [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) value[i] *= decay;
             }
 #endif
-            [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) {
+            [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) {
                 vec4 result = total == 0.0 ? vec4(0.0) : value[i] / total;
                 o_data[at + uint(i)] = IO_STORE4(ROUNDED4(result));
             }

@@ -5,16 +5,16 @@ bool page_holds_trips;
 uint k_page_start = 0u, v_page_start = 0u;  // added to a key's place, in words of 16 bytes
 
 void begin_pages(uint first) {
-    if (on(PAGED)) page_holds_trips = word(PAGE_KEYS) % uint(KEYS) == 0u && (x_first_key + first) % uint(KEYS) == 0u;
+    if (on(PAGED)) page_holds_trips = parameter(PAGE_KEYS) % uint(KEYS) == 0u && (x_first_key + first) % uint(KEYS) == 0u;
 }
 
 void find_page(uint first, uint last) {
     if (!on(PAGED) || !page_holds_trips) return;
-    uint whole = x_first_key + min(first, last), size = word(PAGE_KEYS);
-    uint page = extra_data[word(PAGES) + x_batch * word(PAGES_BATCH) + whole / size];
+    uint whole = x_first_key + min(first, last), size = parameter(PAGE_KEYS);
+    uint page = extra_data[parameter(PAGES) + x_batch * parameter(PAGES_BATCH) + whole / size];
     uint before = x_first_key - whole / size * size;  // wraps around, and what it is added to wraps back
-    k_page_start = page * (word(K_PAGE) / 8u) + before * k_stride;
-    v_page_start = page * (word(V_PAGE) / 8u) + before * v_stride;
+    k_page_start = page * (parameter(K_PAGE) / 8u) + before * k_stride;
+    v_page_start = page * (parameter(V_PAGE) / 8u) + before * v_stride;
 }
 #define FIND_PAGE(first, last) find_page(first, last)
 

@@ -7,7 +7,7 @@ bool looks() {
     if (MASK != 0) return true;
     return (FEATURES & (SOFT_CAP | BIAS | ALIBI | T5 | WINDOW | PREFIX | SEGMENTS | BLOCKS)) != 0;
 }
-bool hides() {
+bool has_masked() {
     if (MASK != 0) return true;
     return picky() || on(BIAS);
 }
@@ -30,12 +30,12 @@ float seen_score(int slot, float score, uint key) {
     if (FEATURES != 0) x_head = slot_head[slot];
     if (on(ALIBI)) x_slope = slot_slope[slot];
     if (on(BIAS)) x_bias = slot_bias[slot];
-    if (BENDS) score = bend(score, slot_query[slot], key);
+    if (HAS_SCORE_MOD) score = score_mod(score, slot_query[slot], key);
     if (MASK != 0) {
         float bias = mask_bias(slot_mask[slot] + key * pc.mask_key);
         score = score <= NEVER ? NEVER : biased_score(score, bias);
     }
-    if (picky() && !sees(slot_query[slot], key)) score = NEVER;
+    if (picky() && !mask_mod(slot_query[slot], key)) score = NEVER;
     return score;
 }
 

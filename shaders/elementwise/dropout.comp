@@ -36,9 +36,9 @@ layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Seed { uvec4 seed_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Y { uvec4 y_data[]; };
 
-READER(x, x_data, TYPE)
-READER(seed, seed_data, SEED)
-WRITER(y, y_data, TYPE)
+READER(x, x_data, width_of(TYPE))
+READER(seed, seed_data, width_of(SEED))
+WRITER(y, y_data, width_of(TYPE))
 
 void main() {
     uint quad = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;

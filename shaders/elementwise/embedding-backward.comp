@@ -33,8 +33,8 @@ layout(set = 0, binding = 0, std430) readonly buffer Ids { uvec4 ids_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer G { uvec4 g_data[]; };
 layout(set = 0, binding = 2, std430) buffer Y { float y_data[]; };
 
-READER(ids, ids_data, TYPE_IDS)
-READER(g, g_data, TYPE_G)
+READER(ids, ids_data, width_of(TYPE_IDS))
+READER(g, g_data, width_of(TYPE_G))
 
 const uint CHUNK = 4u * uint(THREADS);
 const uint NONE = 0xffffffffu;

@@ -27,7 +27,7 @@ layout(set = 0, binding = 0, std430) readonly buffer Ids { uvec4 ids_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Weight { uvec4 weight_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Y { uvec4 y_data[]; };
 
-READER(ids, ids_data, TYPE_IDS)
+READER(ids, ids_data, width_of(TYPE_IDS))
 
 void main() {
     uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;

@@ -1,4 +1,4 @@
-// Activation functions of float32 and their slopes, for elementwise operations and for what products do at their end.
+// Activation functions of float32 and their derivatives, for elementwise operations and for what products do at their end.
 // Sums and products round right on every device; a quotient is off by 2.5 units in the last place at most (Vulkan's
 // bound), and nothing else of a device is used, but for 16-bit results its exp2. DIGITS: of the result, 24, or 11 and 8 of
 // float16 and bfloat16. Those are off by less than 2^-15 of themselves and are to be rounded; docs/layers.md has the bounds
@@ -7,11 +7,11 @@
 #ifndef GRILLY_ACTIVATIONS_GLSL
 #define GRILLY_ACTIVATIONS_GLSL
 
-// facts: activations
+// constants: activations
 const uint ACTIVATION_NONE = 0u, ACTIVATION_RELU = 1u, ACTIVATION_SIGMOID = 2u, ACTIVATION_SILU = 3u;
 const uint ACTIVATION_QUICK_GELU = 4u, ACTIVATION_GELU_TANH = 5u, ACTIVATION_GELU = 6u;
 
-const uint ACTIVATION_TANH = 7u;  // its slope only
+const uint ACTIVATION_TANH = 7u;  // its derivative only
 
 // e^-(w + low) for w from 0 on and a low below 0.1, which narrow results have none of; 0 where that is below 2^-126.
 float decayed(float w, float low, bool narrow) {
@@ -46,12 +46,12 @@ float beyond(float a, bool narrow, out float density) {
 }
 
 // The share of x that an activation lets through, x from -100 to 100: 1 / (1 + e^-v), or the normal distribution up to x.
-// slope: the share's own by v, or the density.
-float share(uint kind, float x, bool narrow, out float slope) {
+// derivative: the share's own by v, or the density.
+float share(uint kind, float x, bool narrow, out float derivative) {
     float a = abs(x);
     if (kind == ACTIVATION_GELU) {
-        float over = beyond(min(a, 14.0), narrow, slope);
-        slope *= 0.398942280;
+        float over = beyond(min(a, 14.0), narrow, derivative);
+        derivative *= 0.398942280;
         return x < 0.0 ? over : 1.0 - over;
     }
     float w = a, low = 0.0;
@@ -69,7 +69,7 @@ float share(uint kind, float x, bool narrow, out float slope) {
     }
     float e = decayed(w, low, narrow);
     float whole = 1.0 / (1.0 + e);
-    slope = e * whole * whole;
+    derivative = e * whole * whole;
     return x < 0.0 ? e * whole : whole;
 }
 
@@ -107,22 +107,22 @@ float activated(uint kind, float x, uint digits) {
         found = narrow_share(kind, near);
         if (kind != ACTIVATION_SIGMOID) found *= near;
     } else {
-        float slope, part = share(kind, clamp(x, -100.0, 100.0), narrow, slope);
+        float derivative, part = share(kind, clamp(x, -100.0, 100.0), narrow, derivative);
         found = kind == ACTIVATION_SIGMOID ? part : max(x, -100.0) * part;
     }
     return is_no_number(x) ? x : found;  // at the end: a branch costs more than what it leaves out
 }
 
 // An activation's derivative.
-float activation_slope(uint kind, float x, bool narrow) {
+float activation_derivative(uint kind, float x, bool narrow) {
     float near = clamp(x, -100.0, 100.0), found;
     if (kind == ACTIVATION_RELU) {
         found = is_above_zero(x) ? 1.0 : 0.0;
     } else {
-        float slope, part = share(kind, near, narrow, slope);
-        if (kind == ACTIVATION_QUICK_GELU) slope *= 1.702;
-        if (kind == ACTIVATION_GELU_TANH) slope *= 1.59576912 + 0.214064449 * (near * near);
-        found = kind == ACTIVATION_SIGMOID ? slope : kind == ACTIVATION_TANH ? 4.0 * slope : part + near * slope;
+        float derivative, part = share(kind, near, narrow, derivative);
+        if (kind == ACTIVATION_QUICK_GELU) derivative *= 1.702;
+        if (kind == ACTIVATION_GELU_TANH) derivative *= 1.59576912 + 0.214064449 * (near * near);
+        found = kind == ACTIVATION_SIGMOID ? derivative : kind == ACTIVATION_TANH ? 4.0 * derivative : part + near * derivative;
     }
     return is_no_number(x) ? x : found;
 }

@@ -60,11 +60,11 @@ uvec4 bfloat16_words(vec4 x) {
 
 // What a mask is, as the specialization constant MASK says: none, bytes that are not 0 where a query attends, or float32
 // numbers added to the scores.
-// facts: masks
+// constants: masks
 const int MASK_NONE = 0, MASK_BOOLEAN = 1, MASK_ADDED = 2;
 
 // Scores below this are "never attend": minus infinity and the lowest float32 alike.
-// facts: numbers
+// constants: numbers
 const float MASK_FLOOR = -3.0e38;
 
 // The larger of x and MASK_FLOOR. NaN stays NaN: of that max() may make anything.

@@ -6,7 +6,7 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-// facts: philox
+// constants: philox
 const uint PHILOX_MULTIPLIER_0 = 0xD2511F53u, PHILOX_MULTIPLIER_1 = 0xCD9E8D57u;
 const uint PHILOX_WEYL_0 = 0x9E3779B9u, PHILOX_WEYL_1 = 0xBB67AE85u;
 const int PHILOX_ROUNDS = 10;

@@ -19,11 +19,11 @@ const bool NO_SIZES = false;
 #define Layout spirv_type(ADDRESSING, id = 5370, TENSOR_AXES, UNCLAMPED)
 #define ClampedLayout spirv_type(ADDRESSING, id = 5370, TENSOR_AXES, ZEROS)
 // Rows as columns.
-#define Turned spirv_type(ADDRESSING, id = 5371, TENSOR_AXES, NO_SIZES, SECOND_AXIS, FIRST_AXIS)
+#define Transposed spirv_type(ADDRESSING, id = 5371, TENSOR_AXES, NO_SIZES, SECOND_AXIS, FIRST_AXIS)
 
 spirv_instruction(ADDRESSING, id = 5372) Layout new_layout();
 spirv_instruction(ADDRESSING, id = 5372) ClampedLayout new_clamped_layout();
-spirv_instruction(ADDRESSING, id = 5377) Turned new_turned();
+spirv_instruction(ADDRESSING, id = 5377) Transposed new_transposed();
 // Functions of different types have different names, as the compiler holds such types for one.
 spirv_instruction(ADDRESSING, id = 5373) Layout with_sizes(Layout tensor, uint rows, uint columns);
 spirv_instruction(ADDRESSING, id = 5374) Layout with_steps(Layout tensor, uint row, uint column);
@@ -33,14 +33,14 @@ spirv_instruction(ADDRESSING, id = 5374) ClampedLayout clamped_steps(ClampedLayo
 spirv_instruction(ADDRESSING, id = 5375) ClampedLayout clamped_within(
     ClampedLayout tensor, uint row, uint rows, uint column, uint columns);
 
-// `name` loads a matrix, `name`_turned one whose rows are the tensor's columns. Its last arguments are the operands that say
+// `name` loads a matrix, `name`_transposed one whose rows are the tensor's columns. Its last arguments are the operands that say
 // how memory is accessed, none, and that there is no view or one.
 #define TENSOR_LOADS(name, MATRIX, POINTED, LAYOUT) \
     spirv_instruction(TENSOR_MATRICES, id = 5367) MATRIX name( \
         spirv_by_reference POINTED from, MATRIX shape, LAYOUT part, spirv_literal uint memory, spirv_literal uint addressing); \
-    spirv_instruction(TENSOR_MATRICES, id = 5367) MATRIX name##_turned( \
+    spirv_instruction(TENSOR_MATRICES, id = 5367) MATRIX name##_transposed( \
         spirv_by_reference POINTED from, MATRIX shape, LAYOUT part, spirv_literal uint memory, spirv_literal uint addressing, \
-        Turned view);
+        Transposed view);
 #define TENSOR_STORES(name, MATRIX, POINTED, LAYOUT) \
     spirv_instruction(TENSOR_MATRICES, id = 5368) void name( \
         spirv_by_reference POINTED to, MATRIX matrix, LAYOUT part, spirv_literal uint memory, spirv_literal uint addressing);

@@ -4,7 +4,7 @@
 // What it computes: the gradient of cross entropy by the logits: for row r with gradient g,
 //     g ((1 - smoothing) w[t] (p[c] - [c = t]) + smoothing / classes (p[c] sum of w - w[c])).
 // Shapes and layouts: x as in cross-entropy.comp; y (batch, classes, inner) contiguous. states: what cross-entropy.comp
-//     left, `all_rows` of each kind. grad float32, one number, or one a row (grad_step 1).
+//     left, `all_rows` of each kind. grad float32, one number, or one a row (grad_stride 1).
 // Bindings: 0 x, 1 target, 2 weight, 3 states, 4 grad, 5 y.
 // Specialization constants: TYPE_X, of x, weight and y, TYPE_T (words.glsl); WEIGHTED; SMOOTHED; FLAT, whether x lies as y
 //     does, from a multiple of four elements on; HALVES (words.glsl).
@@ -24,7 +24,7 @@ layout(local_size_x = THREADS) in;
 layout(push_constant, std430) uniform Push {
     uint count, all_rows, first_row, inner, classes;
     uint x_offset, x_batch, x_class, x_inner;
-    uint target_offset, weight_offset, states_offset, grad_offset, grad_step, y_offset;
+    uint target_offset, weight_offset, states_offset, grad_offset, grad_stride, y_offset;
     uint ignored_low, ignored_high;
     float smoothing;
 } pc;
@@ -36,10 +36,10 @@ layout(set = 0, binding = 3, std430) readonly buffer States { float states_data[
 layout(set = 0, binding = 4, std430) readonly buffer Grad { float grad_data[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Y { uvec4 y_data[]; };
 
-READER(x, x_data, TYPE_X)
-READER(target, target_data, TYPE_T)
-READER(weight, weight_data, TYPE_X)
-WRITER(y, y_data, TYPE_X)
+READER(x, x_data, width_of(TYPE_X))
+READER(target, target_data, width_of(TYPE_T))
+READER(weight, weight_data, width_of(TYPE_X))
+WRITER(y, y_data, width_of(TYPE_X))
 
 // What a row's elements share. kind: 0 the row does not count, 1 it does, 2 its target is no class.
 struct Row { uint kind, target; float g, own, top, portion, weights; };
@@ -51,7 +51,7 @@ Row row_at(uint row) {
     found.kind = target == uvec2(pc.ignored_low, pc.ignored_high) ? 0u
         : target.y != 0u || target.x >= pc.classes ? 2u : 1u;
     found.target = target.x;
-    found.g = grad_data[pc.grad_offset + at * pc.grad_step];
+    found.g = grad_data[pc.grad_offset + at * pc.grad_stride];
     found.own = states_data[state + pc.all_rows];
     found.top = states_data[state + 2u * pc.all_rows];
     found.portion = 1.0 / states_data[state + 3u * pc.all_rows];

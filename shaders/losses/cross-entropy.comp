@@ -39,9 +39,9 @@ layout(set = 0, binding = 1, std430) readonly buffer Target { uvec4 target_data[
 layout(set = 0, binding = 2, std430) readonly buffer Weight { uvec4 weight_data[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float y_data[]; };
 
-READER(x, x_data, TYPE_X)
-READER(target, target_data, TYPE_T)
-READER(weight, weight_data, TYPE_X)
+READER(x, x_data, width_of(TYPE_X))
+READER(target, target_data, width_of(TYPE_T))
+READER(weight, weight_data, width_of(TYPE_X))
 
 const uint UNROLL = 8u;
 const float LEAST = -3.40282347e38;

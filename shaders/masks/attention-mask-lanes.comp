@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// What it computes: a boolean mask, and with CAUSAL what causality hides beside it, as bits in the order in which lanes hold the
+// What it computes: a boolean mask, and with CAUSAL what causality masks beside it, as bits in the order in which lanes hold the
 //     scores that an attention kernel masks, and which tiles are hidden as a whole.
 // Shapes and layouts: the mask as in attention/attention.glsl; out uint, first a class for each tile, 0 hidden and 1 not, as
 //     (batches, heads, row tiles, key tiles), then, from word pc.start on, (batches, heads, units of rows, units of keys, LANES)

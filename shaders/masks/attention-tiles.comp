@@ -1,10 +1,11 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
-// What it computes: the class of every tile of ROWS queries and KEYS keys, from what hides pairs of them by data: a mask,
+// What it computes: the class of every tile of ROWS queries and KEYS keys, from what masks pairs of them by data: a mask,
 //     a map of blocks, segment ids. 0: no pair of the tile may be attended to. 2: every pair may be, and an additive
-//     mask is zero on all of them. 1: anything else; also where no input hides the whole tile, and all together do.
+//     mask is zero on all of them. 1: anything else; also where no input masks the whole tile, and all together do.
 // Shapes and layouts: the mask as in attention/attention.glsl; map and ids as in attention/extras.glsl, whose header's words
 //     are push constants here; out uint (batches, heads, row tiles, key tiles) in C order.
+// Compiled with CLASSES the map has classes of blocks, of a mask function (attention-function-blocks.comp).
 // Bindings: 0 mask, 1 words of extras.glsl, 2 out.
 // Specialization constants: 0 MASK as in attention/attention.glsl, 1 FEATURES of extras.glsl (SEGMENTS and BLOCKS count),
 //     2 ROWS, 3 KEYS, 4 LANES.
@@ -22,16 +23,16 @@ layout(constant_id = 2) const uint ROWS = 64;
 layout(constant_id = 3) const uint KEYS = 32;
 layout(constant_id = 4) const uint LANES = 32;
 
-// facts: features
+// constants: features
 const int SEGMENTS = 128, BLOCKS = 512;
 
-// facts: tiles
-const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
+// constants: tiles
+const uint TILE_EMPTY = 0u, TILE_PARTIAL = 1u, TILE_FULL = 2u;
 
-// facts: masks
+// constants: masks
 const int MASK_BOOLEAN = 1;
 
-// facts: numbers
+// constants: numbers
 const float MASK_FLOOR = -3.0e38;
 
 layout(push_constant, std430) uniform Push {
@@ -44,7 +45,7 @@ layout(push_constant, std430) uniform Push {
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Mask { uint mask_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Extra { uint extra_data[]; };
-layout(set = 0, binding = 2, std430) restrict writeonly buffer Classes { uint classes[]; };
+layout(set = 0, binding = 2, std430) restrict writeonly buffer TileClasses { uint classes[]; };
 
 // What was found in a tile: for the mask, then for the map, whether some pair is OPEN and whether some is not plainly so.
 const uint OPEN = 1u, CLOSED = 2u, BLOCK_OPEN = 4u, BLOCK_CLOSED = 8u;
@@ -71,24 +72,24 @@ uint mask_found(uint lane, uint base, uint rows, uint keys) {
     if (pc.mask_key == 0u) keys = 1u;
     bool along_rows = pc.mask_row == 1u && pc.mask_key != 1u;
     uint inner = along_rows ? rows : keys, outer = along_rows ? keys : rows;
-    uint inner_step = along_rows ? pc.mask_row : pc.mask_key, outer_step = along_rows ? pc.mask_key : pc.mask_row;
-    bool words = MASK == MASK_BOOLEAN && inner_step == 1u;
+    uint inner_stride = along_rows ? pc.mask_row : pc.mask_key, outer_stride = along_rows ? pc.mask_key : pc.mask_row;
+    bool words = MASK == MASK_BOOLEAN && inner_stride == 1u;
     // A run of bytes lies in one word more where it may begin within one.
-    uint steps = !words ? inner : ((base | outer_step) & 3u) == 0u ? (inner + 3u) / 4u : (inner + 6u) / 4u;
-    uint o = lane / steps, i = lane % steps, o_step = LANES / steps, i_step = LANES % steps;
+    uint steps = !words ? inner : ((base | outer_stride) & 3u) == 0u ? (inner + 3u) / 4u : (inner + 6u) / 4u;
+    uint o = lane / steps, i = lane % steps, o_stride = LANES / steps, i_stride = LANES % steps;
     uint result = 0u;
     [[dont_unroll]] while (o < outer) {
         [[unroll]] for (uint n = 0u; n < 4u; ++n) {
-            uint first = base + min(o, outer - 1u) * outer_step;  // seeing a pair twice changes nothing
+            uint first = base + min(o, outer - 1u) * outer_stride;  // seeing a pair twice changes nothing
             if (words) {
                 uint end = first + inner, at = min((first >> 2) + i, (end - 1u) >> 2);
                 uint before = first > 4u * at ? first - 4u * at : 0u, after = 4u * at + 4u > end ? 4u * at + 4u - end : 0u;
                 result |= bytes_found(mask_data[at], (0x80808080u << 8u * before) & (0x80808080u >> 8u * after));
             } else {
-                result |= value_found(first + i * inner_step);
+                result |= value_found(first + i * inner_stride);
             }
-            o += o_step;
-            i += i_step;
+            o += o_stride;
+            i += i_stride;
             if (i >= steps) {
                 i -= steps;
                 ++o;
@@ -108,8 +109,14 @@ uint blocks_found(uint lane, uint batch, uint head, uint row, uint rows, uint ke
     uint result = 0u;
     [[dont_unroll]] for (uint n = lane; n < high * wide; n += LANES) {
         uint at = base + n / wide * pc.block_row + n % wide;
+#ifdef CLASSES
+        uint block = extra_data[pc.block_map + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu;
+        if (block != TILE_FULL) result |= BLOCK_CLOSED;
+        if (block != TILE_EMPTY) result |= BLOCK_OPEN;
+#else
         bool open = (extra_data[pc.block_map + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu) != 0u;
         result |= open ? BLOCK_OPEN : BLOCK_CLOSED;
+#endif
     }
     return result;
 }
@@ -162,5 +169,5 @@ void main() {
         seen = seen && q_low == q_high && k_low == k_high && q_low == k_low;
     }
     uint at = (gl_WorkGroupID.z * pc.row_tiles + row_tile) * pc.key_tiles + key_tile;
-    classes[at] = hidden ? TILE_HIDDEN : seen ? TILE_SEEN : TILE_MIXED;
+    classes[at] = hidden ? TILE_EMPTY : seen ? TILE_FULL : TILE_PARTIAL;
 }

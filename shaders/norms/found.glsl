@@ -14,7 +14,7 @@
 
 layout(constant_id = 0) const uint OPERATION = 0u;
 
-// facts: norms
+// constants: norms
 const uint LAYER_NORM = 0u, RMS_NORM = 1u, SOFTMAX = 2u, LOG_SOFTMAX = 3u, ATTENTION_SOFTMAX = 4u;
 const uint LAYER_NORM_BACKWARD = 5u, RMS_NORM_BACKWARD = 6u, SOFTMAX_BACKWARD = 7u, LOG_SOFTMAX_BACKWARD = 8u;
 

@@ -10,7 +10,7 @@
 // Shapes and layouts: x, and r (what is added; of gradients the output's gradient), have rows over three axes and elements
 //     of a row along one, of any strides; so have y, s and t, whose strides are the same. w and b have one number for each
 //     element of a row, or for each channel: w_each channels of w_div elements in a row, of which w_groups follow each other.
-// Bindings: 0 x, 1 r, 2 w, 3 b, 4 y, 5 s, 6 t (float32: what the gradient of w is the sum of).
+// Bindings: 0 x, 1 r, 2 w, 3 b, 4 y, 5 s, 6 t (float32: what the gradient of w is the sum of), or with HOLES p.
 // Specialization constants: OPERATION; LANES, invocations of a row, a power of two up to THREADS; COLUMNS, 1 where
 //     neighbours in a workgroup have neighbouring rows, else the same row; QUADS, 1 where elements are read and written in
 //     fours; HELD, fours of elements that an invocation holds; LONG, 1 where a row is more than its invocations hold; ADDS,
@@ -25,7 +25,8 @@
 // Preconditions: with QUADS every offset, stride of rows and `cols`, and with CHANNELS w_div, are multiples of four, and
 //     elements of a row are neighbours. rows and cols are not 0.
 // Defines: SUBGROUPS, 1 to exchange between invocations of a subgroup; TEXELS, 1 where x, r, w and b are read as texels of 16
-//     bytes (docs/benchmarks/lavapipe.md) and elements in fours.
+//     bytes (docs/benchmarks/lavapipe.md) and elements in fours; HOLES, 1 where expressions stand before and behind
+//     (norms/holes.glsl): then there are no gradients, CHANNELS or TEXELS, and ADDS says that the row's elements become s.
 
 #include "elements.glsl"
 #include "float16.glsl"
@@ -46,18 +47,25 @@ layout(constant_id = 5) const uint LONG = 0u;
 layout(constant_id = 6) const uint ADDS = 0u;
 layout(constant_id = 7) const uint WEIGHT = 0u;
 layout(constant_id = 8) const uint BIAS = 0u;
+#if HOLES
+const uint CHANNELS = 0u, TERMS = 0u;
+#else
 layout(constant_id = 9) const uint CHANNELS = 0u;
 layout(constant_id = 10) const uint TERMS = 0u;
+#endif
 layout(constant_id = 12) const uint WHOLE = 0u;
 layout(local_size_x_id = 11) in;
 
 layout(push_constant, std430) uniform Push {
     uint rows, e_1, e_2, cols;
-    uint x_offset, x_0, x_1, x_2, x_step;
-    uint r_offset, r_0, r_1, r_2, r_step;
-    uint y_offset, y_0, y_1, y_2, y_step;
+    uint x_offset, x_0, x_1, x_2, x_stride;
+    uint r_offset, r_0, r_1, r_2, r_stride;
+    uint y_offset, y_0, y_1, y_2, y_stride;
     uint w_offset, b_offset, w_groups, w_each, w_div;
     float epsilon, w_add;
+#if HOLES
+    uint p_offset, p_0, p_1, p_2, p_stride, n_3;
+#endif
 } pc;
 
 // Four 16-bit elements are read as two words: vectors of them some compilers take apart.
@@ -91,10 +99,16 @@ vec4 four_of(usamplerBuffer array, uint at) {
 #define FOUR(NAME, AT) floats_of(NAME##_fours[(AT) >> 2])
 #endif
 #define ONE(NAME, AT) IO_LOAD(NAME##_data[AT])
+#if HOLES
+layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer R { uvec4 r_data[]; };
+layout(set = 0, binding = 6, std430) readonly buffer P { uvec4 p_data[]; };
+#else
 layout(set = 0, binding = 0, std430) readonly buffer X { IO_SCALAR x_data[]; };
 layout(set = 0, binding = 0, std430) readonly buffer XFours { FOUR_ELEMENTS x_fours[]; };
 layout(set = 0, binding = 1, std430) readonly buffer R { IO_SCALAR r_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer RFours { FOUR_ELEMENTS r_fours[]; };
+#endif
 layout(set = 0, binding = 2, std430) readonly buffer W { IO_SCALAR w_data[]; };
 layout(set = 0, binding = 2, std430) readonly buffer WFours { FOUR_ELEMENTS w_fours[]; };
 layout(set = 0, binding = 3, std430) readonly buffer B { IO_SCALAR b_data[]; };
@@ -106,13 +120,19 @@ layout(set = 0, binding = 4, std430) writeonly buffer YWords { uvec2 y_words[]; 
 layout(set = 0, binding = 5, std430) writeonly buffer S { IO_SCALAR s_data[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer SVectors { IO_VECTOR s_vectors[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer SWords { uvec2 s_words[]; };
+#if !HOLES
 layout(set = 0, binding = 6, std430) writeonly buffer T { float t_data[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer TVectors { vec4 t_vectors[]; };
+#endif
 
 const uint THREADS = gl_WorkGroupSize.x;
 const uint ROWS = THREADS / LANES;
 const uint BLOCK = 4u * HELD * LANES;  // elements of a row that are held at once
+#if HOLES
+const bool HAS_R = false;
+#else
 const bool HAS_R = BACKWARD || ADDS == 1u;
+#endif
 
 shared vec4 shared_parts[2][THREADS];
 
@@ -186,14 +206,24 @@ float sum_of(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
         } else { \
             [[unroll]] for (uint k = 0u; k < 4u; k++) { \
                 uint at = place(BLOCK_AT, I, k); \
-                if (at < pc.cols) NAME##_data[ROW + at * pc.y_step] = STORE(value[k]); \
+                if (at < pc.cols) NAME##_data[ROW + at * pc.y_stride] = STORE(value[k]); \
             } \
         } \
     }
 
+#if HOLES
+#include "norms/holes.glsl"
+#endif
+
 // The elements of a block, as they are in memory. Beyond the row's end its last ones come again, so that all loads of an
 // invocation can be under way at once. Sums are written where `writes`.
 void load(uint block, bool writes) {
+#if HOLES
+    [[unroll]] for (uint i = 0u; i < HELD; i++) {
+        held[i] = before(block, i);
+        if (ADDS == 1u && writes) WRITE(s, y_row, block, i, held[i], IO_STORE, WRITE_FOUR)
+    }
+#else
     [[unroll]] for (uint i = 0u; i < HELD; i++) {
         if (QUADS == 1u) {
             uint at = bounded(place(block, i, 0u), 4u);
@@ -202,8 +232,8 @@ void load(uint block, bool writes) {
         } else {
             [[unroll]] for (uint k = 0u; k < 4u; k++) {
                 uint at = bounded(place(block, i, k), 1u);
-                held[i][k] = ONE(x, x_row + at * pc.x_step);
-                if (HAS_R) gradients[i][k] = ONE(r, r_row + at * pc.r_step);
+                held[i][k] = ONE(x, x_row + at * pc.x_stride);
+                if (HAS_R) gradients[i][k] = ONE(r, r_row + at * pc.r_stride);
             }
         }
     }
@@ -213,6 +243,7 @@ void load(uint block, bool writes) {
             if (writes) WRITE(s, y_row, block, i, held[i], IO_STORE, WRITE_FOUR)
         }
     }
+#endif
 #if MAY_LEAVE_RANGE
     if (SQUARES && scale != 1.0) {
         // One operation after the other: compilers may multiply differences after they were made.
@@ -466,6 +497,7 @@ void put(Found found, float own_top) {
             } else if (OPERATION == LOG_SOFTMAX_BACKWARD) {
                 y = gradients[i] - powers_of(y) * found.product;
             } else {
+#if !HOLES
                 if (CENTRED) y -= found.centre;
                 y *= factor;
                 if (TERMS == 1u) {
@@ -476,7 +508,14 @@ void put(Found found, float own_top) {
                 precise vec4 back = y * scale;
                 y = back;
 #endif
+#endif
             }
+#if HOLES
+            if (AFTER == 1u) {
+                if (mine) write_after(block, i, y);
+                continue;
+            }
+#endif
             WRITE(y, y_row, block, i, y, IO_STORE, WRITE_FOUR)
         }
     }
@@ -500,8 +539,13 @@ void main() {
     y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
     w_row = CHANNELS == 1u ? row % pc.w_groups * pc.w_each : 0u;
     // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
+#if HOLES
+    p_row = pc.p_offset + first * pc.p_0 + middle * pc.p_1 + last * pc.p_2;
+    pivot = CENTRED ? first_before() : 0.0;
+#else
     pivot = CENTRED ? ONE(x, x_row) : 0.0;
     if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
+#endif
 
     float own_top;
 #if MAY_LEAVE_RANGE

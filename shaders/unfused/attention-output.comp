@@ -11,11 +11,11 @@
 //                            inner dimension H * D, which in T5 need not be the model's. The output projection reads o as
 //                            a plain matrix (c_head = D, c_row = H * D)
 // Shapes and layouts: w (B, H, Sq, Sk) in float32, v (B, H / group, Sk, D), o (B, H, Sq, D) or (B, Sq, H * D): a, b and c
-//     of products/matmul.glsl, which has the bindings, the push constants and what each invocation owns.
+//     of matmul/matmul.glsl, which has the bindings, the push constants and what each invocation owns.
 // Specialization constants: 0 CAUSAL.
 // Accumulation: float32.
 // Preconditions: a weight of exactly 0 means that the key was not attended to: its value never reaches the output.
 
 #define A_FLOAT
 #define WEIGHTS
-#include "products/matmul.glsl"
+#include "matmul/matmul.glsl"

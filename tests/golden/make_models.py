@@ -1,11 +1,11 @@
 """Writes tests/golden/models.npz: what transformers computes with small models of random weights.
 
-    python tests/golden/make_models.py [encoders] [more_encoders] [decoders] [more_decoders] [scaled] [translators]
-        [pictures] [both] [sounds] [more_heads] [halves]
+    python tests/golden/make_models.py [encoders] [more_encoders] [decoders] [gemma3] [nomic] [more_decoders]
+        [scaled] [translators] [pictures] [both] [sounds] [more_heads] [halves]
 
 Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
-shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds are such
-that no greedy token is nearly a tie. The tests passed with a file made by transformers 5.0.0, the oldest 5.x, too.
+shapes of the tensors that it saves, and a seed, of which the tests (model_folders.py) make the same weights. Seeds are
+such that no greedy token is nearly a tie. The tests passed with a file made by transformers 5.0.0, the oldest 5.x, too.
 """
 
 import importlib.util
@@ -20,7 +20,8 @@ import transformers as T
 from safetensors import safe_open
 
 # By its path: beside it lies a kernels.py, which transformers would take for a package of that name.
-_spec = importlib.util.spec_from_file_location("model_folders", Path(__file__).parents[1] / "model_folders.py")
+HELPERS = Path(__file__).parents[1] / "internals/helpers"
+_spec = importlib.util.spec_from_file_location("model_folders", HELPERS / "model_folders.py")
 model_folders = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(model_folders)
 
@@ -177,6 +178,26 @@ def decoders():
     gemma = T.Gemma2Config(**LLAMA, head_dim=16, sliding_window=5, query_pre_attn_scalar=12,
                            attn_logit_softcapping=5.0, final_logit_softcapping=3.0)  # fmt: skip
     text("gemma2", T.Gemma2ForCausalLM, gemma, both=False, embeddings=0.15)
+
+
+def nomic():
+    def states(model):
+        ids = ids_of(1)
+        types = np.random.RandomState(2).randint(0, 2, ids.shape)
+        out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(MASKS["right"]),
+                    token_type_ids=torch.tensor(types))  # fmt: skip
+        return {"input_ids": ids, "token_type_ids": types, "last_hidden_state": out.last_hidden_state}
+
+    case("nomic_bert", T.NomicBertModel, T.NomicBertConfig(**SMALL), states)
+
+
+def gemma3():
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    angles = {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+              "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}  # fmt: skip
+    config = T.Gemma3TextConfig(**{**LLAMA, "num_hidden_layers": 3}, head_dim=16, sliding_window=5, layer_types=kinds,
+                                query_pre_attn_scalar=12, rope_parameters=angles)  # fmt: skip
+    text("gemma3", T.Gemma3ForCausalLM, config, both=False, embeddings=0.15)
 
 
 def more_decoders():
@@ -350,8 +371,8 @@ def halves():
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    makers = (encoders, more_encoders, decoders, more_decoders, scaled, translators, pictures, both, sounds,
-              more_heads, halves)  # fmt: skip
+    makers = (encoders, more_encoders, decoders, gemma3, nomic, more_decoders, scaled, translators, pictures, both,
+              sounds, more_heads, halves)  # fmt: skip
     made = {make.__name__: make for make in makers}
     file = Path(__file__).parent / "models.npz"
     if sys.argv[1:]:  # the others are kept

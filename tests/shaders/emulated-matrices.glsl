@@ -1,5 +1,5 @@
 // Cooperative matrices made of arrays, in the element orders of several devices, and a subgroup made of a workgroup:
-// tests/test_element_orders.py puts this into a copy of matrix/state.glsl, behind the shared array.
+// tests/internals/test_element_orders.py puts this into a copy of matrix/state.glsl, behind the shared array.
 //   EMULATED                  which orders: below
 //   A_ELEMENTS, B_ELEMENTS    what an invocation holds of a first and of a second factor. Where the two differ in order
 //                             they must differ in number, as that is how functions tell them apart: one may be unused

@@ -1,5 +1,5 @@
 // Matrices in the order of shaders/decode/quads.glsl made of arrays, and subgroups of 32 made of parts of a workgroup:
-// tests/test_decode_emulated.py puts this into a copy of that file. Every function is called by the whole workgroup.
+// tests/internals/test_emulated.py puts this into a copy of that file. Every function is called by the whole workgroup.
 
 #define MATRICES 4  // subgroups of a workgroup at most
 #define MY_MATRIX (gl_LocalInvocationIndex / 32u)

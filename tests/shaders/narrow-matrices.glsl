@@ -1,4 +1,4 @@
-// Intel's cooperative matrices made of arrays, for tests/test_narrow_matrices.py: accumulators of eight rows in which an
+// Intel's cooperative matrices made of arrays, for tests/internals/test_emulated.py: accumulators of eight rows in which an
 // invocation holds a column, second factors the same with sixteen rows, first factors of words that lie as
 // flash-attention-narrow.comp says. With 8 invocations a subgroup is one of the device's, which runs in lockstep; with 16 it
 // is the workgroup.

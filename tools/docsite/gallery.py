@@ -34,6 +34,8 @@ def main() -> None:
     for name in ("denoise", "patterns"):
         sys.argv[1:] = [str(PICTURES / f"{name}.png")]
         runpy.run_path(f"{name}.py", run_name="__main__")
+    sys.argv[1:] = ["600", str(PICTURES / "letters.png")]
+    runpy.run_path("characters.py", run_name="__main__")
     from png import enlarged, write_png
 
     disc = runpy.run_path("classify_image.py")["picture"](32)

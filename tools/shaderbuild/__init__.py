@@ -22,3 +22,4 @@ def _load(path: str):
 
 names = _load("registry/names.py")
 files = _load("runtime/files.py")
+spirv = _load("runtime/spirv.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -13,19 +14,20 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import files, names
+from . import files, names, spirv
 from .bfloat16 import Bfloat16Error, to_bfloat16
 from .cache import Cache
-from .facts import Facts, misnamed, missing_features, read_facts
 from .families import SETS_FILE, Case, FamilyError, read_family, read_sets
+from .holes import with_functions
 from .push_layout import misplaced, source_layout, without_names
-from .shared_facts import python_text, shared_facts
+from .reflection import Reflection, misnamed, missing_features, reflect
+from .shared_constants import python_text, shared_constants
 from .toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError
 
-#: Facts of a binary that the choice between variants needs. What a data file does not state of them is in facts.json.
+#: What a binary declares that the choice between variants needs. What a data file does not state of them is in
+#: sizes.json.
 SIZES = ("threads", "shared_bytes")
-#: What spirv-opt does, by what a data file says of `optimize`. Identifiers numbered in the order in which they appear
-#: make archives smaller: fourteen large binaries by 9 %.
+#: What spirv-opt does, by what a data file says of `optimize`.
 #: "functions" is for the largest kernels. Loops are unrolled in functions first, which are small: once all of them are
 #: in main(), each loop that is unrolled costs as much as main() is long. Then follow the passes of -O, and one more:
 #: blocks are merged before redundancies are looked for, as that keeps a table of values for every block. Of the largest
@@ -33,7 +35,7 @@ SIZES = ("threads", "shared_bytes")
 #: so. A driver may make other code of loops unrolled first: one kernel took 10 % more on an H100.
 OPTIMIZE = {
     False: (),
-    True: ("-O", "--compact-ids"),
+    True: ("-O",),
     "functions": tuple(
         f"--{name}" for name in (
             "eliminate-dead-branches merge-return ssa-rewrite loop-unroll "
@@ -50,7 +52,7 @@ OPTIMIZE = {
             "eliminate-dead-code-aggressive ssa-rewrite eliminate-dead-code-aggressive vector-dce "
             "eliminate-dead-inserts eliminate-dead-branches simplify-instructions if-conversion "
             "copy-propagate-arrays reduce-load-size eliminate-dead-code-aggressive merge-blocks "
-            "redundancy-elimination eliminate-dead-branches merge-blocks simplify-instructions compact-ids "
+            "redundancy-elimination eliminate-dead-branches merge-blocks simplify-instructions "
         ).split()
     ),
 }  # fmt: skip
@@ -106,13 +108,16 @@ class Builder:
         self.shaders = root / "shaders"
         self.include_folders = (self.shaders / "include", self.shaders)  # after the including file's own
         self.build = root / "build/shaders"
-        self.facts_file = self.shaders / "facts.json"
-        self.python_facts = root / "grilly_py/grilly/registry/shader_facts.py"
+        self.sizes_file = self.shaders / "sizes.json"
+        self.python_constants = root / "grilly_py/grilly/registry/shader_constants.py"
         self.cache = Cache() if cache is None else cache
         self._texts: dict[Path, str] = {}
         self._closures: dict[Path, tuple[tuple[Path, ...], bytes]] = {}
         self._layouts: dict[Path, list[list]] = {}
         self._rewriter = (Path(__file__).resolve().parent / "bfloat16.py").read_text(encoding="utf-8")
+        self._marking = (Path(__file__).resolve().parent / "holes.py").read_text(encoding="utf-8")
+        # What it says, and not how it is laid out.
+        self._numbering = ast.dump(ast.parse(Path(spirv.__file__).read_text(encoding="utf-8")))
 
     @kept
     def glslang(self) -> Tool:
@@ -185,41 +190,43 @@ class Builder:
         lines = read_sets(path, self.show(path)) if path.is_file() else {}
         return [f"{self.show(path)}:{lines[name]}: nothing uses set {name}" for name in lines if name not in used]
 
-    def shared_facts(self) -> dict[str, dict]:
+    def shared_constants(self) -> dict[str, dict]:
         """The numbers that kernels and Python share.
 
         Raises CompileError where two places differ, where a feature is not described in registry/names.py, and where
-        bits of features or places in the header have a gap or are taken twice.
+        bits of features or places of parameters have a gap or are taken twice.
         """
         paths = sorted(path for ending in ("glsl", "comp") for path in self.shaders.rglob(f"*.{ending}"))
         try:
-            tables = shared_facts(paths, self.show)
+            tables = shared_constants(paths, self.show)
         except ValueError as error:
             raise CompileError(str(error)) from error
         described = {name.upper().replace("-", "_") for name in names.OFFERS}
         if "features" in tables and (odd := sorted(described ^ tables["features"].keys())):
             raise CompileError(f"features {odd} are in the shaders or in OFFERS of registry/names.py, and not in both")
-        for table, right in (("features", [1 << n for n in range(99)]), ("header", list(range(999)))):
+        for table, right in (("features", [1 << n for n in range(99)]), ("parameters", list(range(999)))):
             values = sorted(tables.get(table, {}).values())
             if values != right[: len(values)]:
-                raise CompileError(f"the {table} among shared facts are {values}; expected {right[: len(values)]}")
+                raise CompileError(f"the {table} among shared constants are {values}; expected {right[: len(values)]}")
         return tables
 
     def check_python(self, written: bool) -> None:
-        """Write the module by which Python has the shared facts; or, unless ``written``, refuse one that differs.
+        """Write the module by which Python has the shared constants; or, unless ``written``, refuse one that differs.
 
         A repository without the package has none.
         """
-        text = python_text(self.shared_facts())
-        if not self.python_facts.parent.is_dir():
+        text = python_text(self.shared_constants())
+        if not self.python_constants.parent.is_dir():
             return
-        now = self.python_facts.read_text(encoding="utf-8") if self.python_facts.is_file() else None
+        now = self.python_constants.read_text(encoding="utf-8") if self.python_constants.is_file() else None
         if text == now:
             return
         if not written:
-            raise CompileError(f"{self.show(self.python_facts)} is not what shaders state; {self._record()} --facts")
-        files.replace_file(self.python_facts, text.encode())
-        self.python_facts.chmod(0o644)
+            raise CompileError(
+                f"{self.show(self.python_constants)} is not what shaders state; {self._record()} --constants"
+            )
+        files.replace_file(self.python_constants, text.encode())
+        self.python_constants.chmod(0o644)
 
     def push_layout(self, case: Case) -> list[list]:
         """Names, types and offsets of push constants in the case's source. Raises CompileError if they are no list."""
@@ -232,15 +239,15 @@ class Builder:
         return self._layouts[source]
 
     def recorded(self) -> dict[str, dict]:
-        """What shaders/facts.json says, by the binaries' names. Raises CompileError where it is damaged."""
+        """What shaders/sizes.json says, by the binaries' names. Raises CompileError where it is damaged."""
         try:
-            data = json.loads(self.facts_file.read_text(encoding="utf-8"))
+            data = json.loads(self.sizes_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise CompileError(f"{self.show(self.facts_file)} cannot be read: {error}; {self._record()}") from error
+            raise CompileError(f"{self.show(self.sizes_file)} cannot be read: {error}; {self._record()}") from error
         if not isinstance(data, dict) or not all(isinstance(sizes, dict) for sizes in data.values()):
-            raise CompileError(f"{self.show(self.facts_file)} is no table of tables; {self._record()}")
+            raise CompileError(f"{self.show(self.sizes_file)} is no table of tables; {self._record()}")
         return data
 
     @staticmethod
@@ -256,8 +263,8 @@ class Builder:
         known = recorded.get(case.name, {})
         sizes = {key: known.get(key) if settings[key] is None else settings[key] for key in SIZES}
         if None in sizes.values():
-            facts = self.check(case, self.binary(self.job(case)))
-            sizes = {key: getattr(facts, key) if value is None else value for key, value in sizes.items()}
+            reflection = self.check(case, self.binary(self.job(case)))
+            sizes = {key: getattr(reflection, key) if value is None else value for key, value in sizes.items()}
         return {
             "family": case.family,
             "variant": case.variant,
@@ -298,8 +305,11 @@ class Builder:
         flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
         parts = [self.compilers(case), *flags, *(OPTIMIZE[settings["optimize"]] or [""])]
         parts.append(" ".join(name for name, _ in case.bindings))  # compared as it is compiled, and gone thereafter
+        parts.append(self._numbering)
         if case.dtype == "bfloat16":
             parts.append(self._rewriter)
+        if settings["holes"]:
+            parts.append(self._marking)
         try:
             closure, texts = self._closure(source)
         except UnicodeDecodeError as error:
@@ -378,24 +388,23 @@ class Builder:
             if done.returncode or not path.is_file():
                 raise CompileError(self._words(case, "glslangValidator", done))
             named = path.read_bytes()
-            found = read_facts(named)
+            found = reflect(named)
             wrong = misplaced(found.push, self.push_layout(case))
             if wrong := wrong or misnamed(found.names, [name for name, _ in case.bindings]):
                 raise CompileError(f"{self.show(case.data_file)}:{case.line}: {case.name}: {wrong}")
-            path.write_bytes(without_names(named))
+            path.write_bytes(with_functions(named) if case.settings["holes"] else without_names(named))
             if case.dtype == "bfloat16":
                 try:
                     path.write_bytes(to_bfloat16(path.read_bytes()))
                 except Bfloat16Error as error:
                     raise CompileError(f"{case.name}: {error}") from error
-            stages = [(self.validator, ["--target-env", target, path], "spirv-val")]
+            check = self.validator, ["--target-env", target, path], "spirv-val"
             if case.settings["optimize"]:
+                self._run(case, *check)
                 optimize = [*OPTIMIZE[case.settings["optimize"]], "--target-env=" + target, path, "-o", path]
-                stages += [(self.optimizer, optimize, "spirv-opt"), stages[0]]
-            for tool, arguments, name in stages:
-                done = tool.run(arguments)
-                if done.returncode:
-                    raise CompileError(self._words(case, name, done))
+                self._run(case, self.optimizer, optimize, "spirv-opt")
+            path.write_bytes(spirv.numbered(path.read_bytes()))
+            self._run(case, *check)
             binary = path.read_bytes()
         for path in job.closure:
             if not path.is_file() or path.read_text(encoding="utf-8") != self._texts[path]:
@@ -404,6 +413,11 @@ class Builder:
                 )
         self.cache.put(job.key, binary)
         return binary
+
+    def _run(self, case: Case, tool: Tool, arguments: list, name: str) -> None:
+        done = tool.run(arguments)
+        if done.returncode:
+            raise CompileError(self._words(case, name, done))
 
     def _words(self, case: Case, tool: str, done: subprocess.CompletedProcess) -> str:
         said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -415,32 +429,32 @@ class Builder:
 
     # ---- checking
 
-    def check(self, case: Case, binary: bytes) -> Facts:
-        """The binary's facts. Raises CompileError where they are not what the data file says."""
+    def check(self, case: Case, binary: bytes) -> Reflection:
+        """What the binary declares. Raises CompileError where they are not what the data file says."""
         settings = case.settings
         try:
-            facts = read_facts(binary)
+            reflection = reflect(binary)
         except (ValueError, KeyError, IndexError) as error:
             raise CompileError(f"{case.name}: the binary cannot be read: {error!r}") from error
-        wrong = missing_features(facts, _requires(case))
-        if facts.descriptor_sets - {0}:
-            wrong.append(f"it uses descriptor sets {sorted(facts.descriptor_sets)}; only set 0 is bound")
-        for number, read_only in sorted(facts.bindings.items()):
+        wrong = missing_features(reflection, _requires(case))
+        if reflection.descriptor_sets - {0}:
+            wrong.append(f"it uses descriptor sets {sorted(reflection.descriptor_sets)}; only set 0 is bound")
+        for number, read_only in sorted(reflection.bindings.items()):
             if number >= len(case.bindings):
                 wrong.append(f"it uses binding {number}, and the data file lists {len(case.bindings)} bindings")
             elif case.bindings[number][1] == "r" and not read_only:
                 wrong.append(f'binding {number} ({case.bindings[number][0]}) is "r", but the shader lacks readonly')
-            elif (case.bindings[number][1] == "rt") != (number in facts.texels):
-                kind = "a texel buffer" if number in facts.texels else "a storage buffer"
+            elif (case.bindings[number][1] == "rt") != (number in reflection.texels):
+                kind = "a texel buffer" if number in reflection.texels else "a storage buffer"
                 wrong.append(f"binding {number} is {kind}, and {case.bindings[number]} in the data file")
-        for number in sorted(facts.constant_ids - set(case.constants.values())):
+        for number in sorted(reflection.constant_ids - set(case.constants.values())):
             wrong.append(f"it has specialization constant {number}, which [constants] does not list")
-        if facts.push_bytes > case.push_bytes:
-            wrong.append(f"its push constants are {facts.push_bytes} bytes, and push_bytes is {case.push_bytes}")
+        if reflection.push_bytes > case.push_bytes:
+            wrong.append(f"its push constants are {reflection.push_bytes} bytes, and push_bytes is {case.push_bytes}")
         if case.push_bytes > 4 * len(self.push_layout(case)):
             wrong.append(f"push_bytes is {case.push_bytes}, and its source's push constants are fewer")
         for key in SIZES:
-            stated, real = settings[key], getattr(facts, key)
+            stated, real = settings[key], getattr(reflection, key)
             if stated is None and real is None:
                 wrong.append(f"its {key} depend on specialization constants, so the data file must state {key}")
             elif None not in (stated, real) and stated != real:
@@ -448,19 +462,19 @@ class Builder:
         if wrong:
             place = f"{self.show(case.data_file)}:{case.line}"
             raise CompileError("\n".join(f"{place}: {case.name}: {text}" for text in wrong))
-        return facts
+        return reflection
 
-    def unstated(self, case: Case, facts: Facts) -> dict[str, int]:
-        """The sizes that the data file leaves to the binary: what facts.json holds of the case."""
-        return {key: getattr(facts, key) for key in SIZES if case.settings[key] is None}
+    def unstated(self, case: Case, reflection: Reflection) -> dict[str, int]:
+        """The sizes that the data file leaves to the binary: what sizes.json holds of the case."""
+        return {key: getattr(reflection, key) for key in SIZES if case.settings[key] is None}
 
-    def check_recorded(self, case: Case, facts: Facts, recorded: dict[str, dict]) -> None:
-        """Raise CompileError where the sizes in facts.json, by which variants are chosen, are not the binary's."""
-        for key, real in self.unstated(case, facts).items():
+    def check_recorded(self, case: Case, reflection: Reflection, recorded: dict[str, dict]) -> None:
+        """Raise CompileError where the sizes in sizes.json, by which variants are chosen, are not the binary's."""
+        for key, real in self.unstated(case, reflection).items():
             known = recorded.get(case.name, {}).get(key)
             if known not in (None, real):
                 raise CompileError(
-                    f"{case.name}: its {key} are {real}, and {self.show(self.facts_file)} says {known}; "
+                    f"{case.name}: its {key} are {real}, and {self.show(self.sizes_file)} says {known}; "
                     f"{self._record()} --only {case.family}"
                 )
 

@@ -30,14 +30,14 @@ def build(
     builder: Builder, jobs: int, only: list[str] | None = None, check: bool = False, rebuild: bool = False,
     show: Callable[[int, int, Job], None] = lambda done, total, job: None, without: frozenset[str] = frozenset(),
 ) -> Built:  # fmt: skip
-    """Compile what the cache lacks, compare every binary with its data file, and record sizes in shaders/facts.json.
+    """Compile what the cache lacks, compare every binary with its data file, and record sizes in shaders/sizes.json.
 
     Parameters
     ----------
     only : list of str, optional
         Families; else all, and sources that none names are problems.
     check : bool
-        Leave facts.json as it is: a difference is a problem.
+        Leave sizes.json as it is: a difference is a problem.
     rebuild : bool
         Compile everything; a binary unlike the one in the cache is a problem.
     show : callable
@@ -82,29 +82,29 @@ def build(
                 raise binary
             if before is not None and binary != before:
                 raise CompileError(f"{job.case.name}: what the compiler makes now differs from the cache's binary")
-            facts = builder.check(job.case, binary)
+            reflection = builder.check(job.case, binary)
             if check:
-                builder.check_recorded(job.case, facts, recorded)
-            sizes[job.case.name] = builder.unstated(job.case, facts)
+                builder.check_recorded(job.case, reflection, recorded)
+            sizes[job.case.name] = builder.unstated(job.case, reflection)
             built.made.append((job, binary))
             built.compiled += job.case.name in fresh
         except CompileError as error:
             built.problems.append(str(error))
-    text = facts_text(cases, sizes, recorded, keep=bool(only or without or built.problems))
-    now = builder.facts_file.read_text(encoding="utf-8") if builder.facts_file.is_file() else None
+    text = sizes_text(cases, sizes, recorded, keep=bool(only or without or built.problems))
+    now = builder.sizes_file.read_text(encoding="utf-8") if builder.sizes_file.is_file() else None
     if check and text != now and not built.problems:
-        stale = builder.show(builder.facts_file)
+        stale = builder.show(builder.sizes_file)
         built.problems.append(f"{stale} is out of date; run: python tools/compile_shaders.py")
     elif not check and text != now:
-        files.replace_file(builder.facts_file, text.encode())
-        builder.facts_file.chmod(0o644)
+        files.replace_file(builder.sizes_file, text.encode())
+        builder.sizes_file.chmod(0o644)
     if not only and not without and not built.problems:
         builder.cache.prune(job.key for job, _ in built.made)
     return built
 
 
-def facts_text(cases: list[Case], sizes: dict[str, dict], recorded: dict[str, dict], keep: bool) -> str:
-    """The text of facts.json, a line a binary by name: ``sizes``, and where ``keep`` also what was ``recorded``."""
+def sizes_text(cases: list[Case], sizes: dict[str, dict], recorded: dict[str, dict], keep: bool) -> str:
+    """The text of sizes.json, a line a binary by name: ``sizes``, and where ``keep`` also what was ``recorded``."""
     known = {**(recorded if keep else {}), **sizes}
     lines = [f"{json.dumps(name)}: {json.dumps(known[name])}" for name in sorted(known) if known[name]]
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -124,7 +124,7 @@ def pack_all(builder: Builder, built: Built, folder: Path, jobs: int, wheel: boo
         made.append((builder.entry(job.case, recorded), job.key, binary))
     head = {
         "compilers": {"glslang": builder.glslang.version, "spirv-tools": builder.optimizer.version},
-        "facts": builder.shared_facts(),
+        "constants": builder.shared_constants(),
     }
     sources = {job.case.family: (job.case.source or job.case.generator).stem for job, _ in built.made}
     pack(folder, made, sources, head, jobs)

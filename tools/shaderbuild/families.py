@@ -129,6 +129,7 @@ _FAMILY = {
 _SHARED = {
     "target": (lambda v: v in TARGETS, "one of vulkan1.0 ... vulkan1.3"),
     "optimize": (lambda v: isinstance(v, bool) or v == "functions", 'true, false or "functions"'),
+    "holes": (lambda v: isinstance(v, bool), "true or false"),
 }
 TARGETS = ("vulkan1.0", "vulkan1.1", "vulkan1.2", "vulkan1.3")
 _SETTINGS = {
@@ -194,6 +195,7 @@ _DEFAULTS = {
     "keys_per_trip": None,
     "target": "vulkan1.1",
     "optimize": True,
+    "holes": False,
     "wheel": True,
 }
 

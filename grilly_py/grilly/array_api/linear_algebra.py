@@ -8,18 +8,18 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..compute.arrays import products as _products
+from ..compute.arrays import matmul as _matmul
 from ..compute.arrays import reductions as _reductions
 from ..compute.attention import foreign
 from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from .manipulation import permute_dims
-from .operands import WORDS, binary, tensor_of, tensors_of, wide
+from .operands import KEYWORDS, binary, tensor_of, tensors_of, wide
 
 
 def matmul(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /) -> Tensor:
     """The product of ``(..., M, K)`` and ``(..., K, N)``, leading axes broadcast; of vectors as in NumPy."""
-    return _products.matmul(*tensors_of("matmul", x1, x2))
+    return _matmul.matmul(*tensors_of("matmul", x1, x2))
 
 
 def matrix_transpose(x: Tensor | np.ndarray, /) -> Tensor:
@@ -65,7 +65,7 @@ def tensordot(
 def vecdot(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axis: int = -1, **unknown: NoReturn) -> Tensor:
     """The sums of products along an axis, which both have counted from the end."""
     if unknown:
-        raise foreign.unknown("vecdot", unknown, WORDS)
+        raise foreign.unknown("vecdot", unknown, KEYWORDS)
     x1, x2 = tensors_of("vecdot", x1, x2)
     if not (-min(x1.ndim, x2.ndim) <= axis < 0):
         raise ValueError(f"vecdot: axis {axis}; expected a negative one that both have")

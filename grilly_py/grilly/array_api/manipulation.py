@@ -14,7 +14,7 @@ from ..compute.arrays import shapes as _shapes
 from ..compute.arrays import take as _take
 from ..compute.attention import foreign
 from ..compute.device.tensor import Tensor
-from .operands import WORDS, Axes, tensor_of, tensors_of
+from .operands import KEYWORDS, Axes, tensor_of, tensors_of
 
 
 def broadcast_to(x: Tensor | np.ndarray, /, shape: tuple[int, ...]) -> Tensor:
@@ -32,21 +32,21 @@ def broadcast_arrays(*arrays: Tensor | np.ndarray) -> list[Tensor]:
 def concat(arrays: Sequence[Tensor | np.ndarray], /, axis: int | None = 0, **unknown: NoReturn) -> Tensor:
     """Tensors one after the other along an axis; None: all flat."""
     if unknown:
-        raise foreign.unknown("concat", unknown, WORDS)
+        raise foreign.unknown("concat", unknown, KEYWORDS)
     return _shapes.concat(tensors_of("concat", *arrays), axis)
 
 
 def stack(arrays: Sequence[Tensor | np.ndarray], /, axis: int = 0, **unknown: NoReturn) -> Tensor:
     """Tensors of one shape side by side along a new axis."""
     if unknown:
-        raise foreign.unknown("stack", unknown, WORDS)
+        raise foreign.unknown("stack", unknown, KEYWORDS)
     return _shapes.stack(tensors_of("stack", *arrays), axis)
 
 
 def unstack(x: Tensor | np.ndarray, /, axis: int = 0, **unknown: NoReturn) -> tuple[Tensor, ...]:
     """Views of x at every place of an axis."""
     if unknown:
-        raise foreign.unknown("unstack", unknown, WORDS)
+        raise foreign.unknown("unstack", unknown, KEYWORDS)
     x = tensor_of("unstack", x)
     place = _axes.axis_of("unstack", axis, x.ndim)
     return tuple(x._selected((slice(None),) * place + (n,)) for n in range(x.shape[place]))
@@ -74,7 +74,7 @@ def split(
         For a number of parts that does not divide the extent.
     """
     if unknown:
-        raise foreign.unknown("split", unknown, WORDS)
+        raise foreign.unknown("split", unknown, KEYWORDS)
     x = tensor_of("split", x)
     return _shapes.split(x, indices_or_sections, axis)
 
@@ -82,7 +82,7 @@ def split(
 def expand_dims(x: Tensor | np.ndarray, /, axis: int = 0, **unknown: NoReturn) -> Tensor:
     """x with a new axis of extent 1; a view. Raises IndexError for a place that there is not."""
     if unknown:
-        raise foreign.unknown("expand_dims", unknown, WORDS)
+        raise foreign.unknown("expand_dims", unknown, KEYWORDS)
     return _shapes.expand_dims(tensor_of("expand_dims", x), axis)
 
 
@@ -123,7 +123,7 @@ def moveaxis(x: Tensor | np.ndarray, source: int | tuple[int, ...], destination:
 def flip(x: Tensor | np.ndarray, /, axis: Axes = None, **unknown: NoReturn) -> Tensor:
     """A copy of x with axes (None: all) in reverse order."""
     if unknown:
-        raise foreign.unknown("flip", unknown, WORDS)
+        raise foreign.unknown("flip", unknown, KEYWORDS)
     x = tensor_of("flip", x)
     return _shapes.flip(x, _reductions.axes_of("flip", x, axis))
 
@@ -131,7 +131,7 @@ def flip(x: Tensor | np.ndarray, /, axis: Axes = None, **unknown: NoReturn) -> T
 def roll(x: Tensor | np.ndarray, /, shift: int | tuple[int, ...], axis: Axes = None, **unknown: NoReturn) -> Tensor:
     """x with its elements moved along axes, those at the end to the beginning; without axes, in C order."""
     if unknown:
-        raise foreign.unknown("roll", unknown, WORDS)
+        raise foreign.unknown("roll", unknown, KEYWORDS)
     return _shapes.roll(tensor_of("roll", x), shift, axis)
 
 
@@ -142,7 +142,7 @@ def repeat(
     """Each element, or place along an axis, ``repeats`` times; a sequence or an array has a number for each, and for
     that of a Tensor the host waits."""
     if unknown:
-        raise foreign.unknown("repeat", unknown, WORDS)
+        raise foreign.unknown("repeat", unknown, KEYWORDS)
     x = tensor_of("repeat", x)
     repeats = np.asarray(repeats) if isinstance(repeats, (list, tuple)) else repeats
     if not isinstance(repeats, (Tensor, np.ndarray)):

@@ -12,12 +12,17 @@ from ..compute.backend import Compute, default_backend, device_of
 from ..compute.device.device import Device
 from ..compute.device.other_arrays import no_operand
 from ..compute.device.tensor import Tensor
+from ..compute.expressions.scalars import Scalar as TracedScalar
+from ..compute.expressions.scalars import line
+from ..errors import ExpressionError
 
 Scalar = bool | int | float
+#: Functions of elements that are no operations.
+_OF_SCALARS = ("astype", "clip", "conj", "positive", "real")
 Operand = Tensor | np.ndarray | np.generic | bool | int | float
 Axes = int | tuple[int, ...] | None
 #: Other libraries' keywords of these functions.
-WORDS = {
+KEYWORDS = {
     **dict.fromkeys(("dim", "dims"), "axis"), "keepdim": "keepdims", "ddof": "correction",
     "unbiased": "correction=1, or correction=0 for False",
     "sorted": "nothing: the largest come first", "out": "nothing: the result is a new Tensor",
@@ -27,11 +32,15 @@ WORDS = {
 
 
 def tensor_of(name: str, x: Any) -> Tensor:
-    """An array as a tensor. Raises TypeError for what is none."""
+    """An array as a tensor; scalars of a function stay, for functions of elements. Raises TypeError for others."""
     if x.__class__ is Tensor:
         return x  # type: ignore[no-any-return]
     if isinstance(x, (np.ndarray, np.generic)):
         return default_backend().tensor(x)
+    if x.__class__ is TracedScalar:
+        if name in _OF_SCALARS or name in TracedScalar.operations:
+            return x  # type: ignore[no-any-return]
+        raise ExpressionError(f"{line()}: {name} is no function of elements, which are all that the function has")
     raise no_operand(name, x)
 
 
@@ -60,6 +69,8 @@ def wide(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor, np.dtype]:
 def binary(name: str, x1: Any, x2: Any) -> Tensor:
     """An operation on two operands, of which arrays become tensors."""
     if x1.__class__ is not Tensor and x2.__class__ is not Tensor:
+        if x1.__class__ is TracedScalar or x2.__class__ is TracedScalar:
+            return _elementwise.binary(name, x1, x2)
         if not isinstance(x1, (np.ndarray, np.generic)) and isinstance(x2, (np.ndarray, np.generic)):
             x2 = tensor_of(name, x2)
         else:

@@ -13,7 +13,8 @@ from ..compute.arrays import sorting as _sorting
 from ..compute.arrays.promotion import kind_of
 from ..compute.attention import foreign
 from ..compute.device.tensor import Tensor
-from .operands import WORDS, Axes, Operand, tensor_of, tensors_of
+from ..compute.expressions.scalars import Scalar as TracedScalar
+from .operands import KEYWORDS, Axes, Operand, tensor_of, tensors_of
 
 
 def argmax(
@@ -21,7 +22,7 @@ def argmax(
 ) -> Tensor:
     """The first place, int64, of the largest element, or of NaN, along an axis or in C order."""
     if unknown:
-        raise foreign.unknown("argmax", unknown, WORDS)
+        raise foreign.unknown("argmax", unknown, KEYWORDS)
     return _reductions.place("argmax", tensor_of("argmax", x), axis, keepdims)
 
 
@@ -30,7 +31,7 @@ def argmin(
 ) -> Tensor:
     """The first place, int64, of the smallest element, or of NaN, along an axis or in C order."""
     if unknown:
-        raise foreign.unknown("argmin", unknown, WORDS)
+        raise foreign.unknown("argmin", unknown, KEYWORDS)
     return _reductions.place("argmin", tensor_of("argmin", x), axis, keepdims)
 
 
@@ -39,7 +40,7 @@ def count_nonzero(
 ) -> Tensor:
     """How many elements over axes (None: all) are not zero, int64."""
     if unknown:
-        raise foreign.unknown("count_nonzero", unknown, WORDS)
+        raise foreign.unknown("count_nonzero", unknown, KEYWORDS)
     x = tensor_of("count_nonzero", x)
     found = _elementwise.binary("not_equal", x, False if kind_of(x.dtype) == "bool" else 0)
     return _reductions.sum_of("sum", found, axis, None, keepdims)
@@ -63,6 +64,6 @@ def searchsorted(
 
 def where(condition: Tensor | np.ndarray, x1: Operand, x2: Operand, /) -> Tensor:
     """Elements of x1 where ``condition`` is true, else of x2; all three broadcast."""
-    if condition.__class__ is not Tensor:
+    if condition.__class__ is not Tensor and TracedScalar not in (condition.__class__, x1.__class__, x2.__class__):
         condition = tensors_of("where", condition, *(x for x in (x1, x2) if isinstance(x, Tensor)))[0]
     return _elementwise.where(condition, x1, x2)

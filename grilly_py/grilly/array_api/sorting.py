@@ -9,7 +9,7 @@ import numpy as np
 from ..compute.arrays import sorting as _sorting
 from ..compute.attention import foreign
 from ..compute.device.tensor import Tensor
-from .operands import WORDS, tensor_of
+from .operands import KEYWORDS, tensor_of
 
 
 def argsort(
@@ -21,7 +21,7 @@ def argsort(
     ``descending``. Raises ValueError for an axis that x has not.
     """
     if unknown:
-        raise foreign.unknown("argsort", unknown, WORDS)
+        raise foreign.unknown("argsort", unknown, KEYWORDS)
     return _sorting.argsort(tensor_of("argsort", x), axis, descending)
 
 
@@ -30,7 +30,7 @@ def sort(
 ) -> Tensor:
     """The elements in order along an axis, as ``argsort`` orders them. Raises ValueError for an axis that x has not."""
     if unknown:
-        raise foreign.unknown("sort", unknown, WORDS)
+        raise foreign.unknown("sort", unknown, KEYWORDS)
     return _sorting.sort(tensor_of("sort", x), axis, descending)
 
 
@@ -62,5 +62,5 @@ def topk(
         For an axis that x has not, and where it has fewer than ``k`` elements.
     """
     if unknown:
-        raise foreign.unknown("topk", unknown, WORDS)
+        raise foreign.unknown("topk", unknown, KEYWORDS)
     return _sorting.topk(tensor_of("topk", x), k, axis, largest)

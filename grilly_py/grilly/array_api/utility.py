@@ -12,30 +12,36 @@ from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
 from ..compute.attention import foreign
 from ..compute.device.tensor import Tensor
-from .operands import WORDS, Axes, tensor_of, tensors_of
+from .operands import KEYWORDS, Axes, tensor_of, tensors_of
 
 
 def all(x: Tensor | np.ndarray, /, axis: Axes = None, *, keepdims: bool = False, **unknown: NoReturn) -> Tensor:
     """Whether no element over axes (None: all) is zero."""
     if unknown:
-        raise foreign.unknown("all", unknown, WORDS)
+        raise foreign.unknown("all", unknown, KEYWORDS)
     return _reductions.truth("all", tensor_of("all", x), axis, keepdims)
 
 
 def any(x: Tensor | np.ndarray, /, axis: Axes = None, *, keepdims: bool = False, **unknown: NoReturn) -> Tensor:
     """Whether an element over axes (None: all) is not zero."""
     if unknown:
-        raise foreign.unknown("any", unknown, WORDS)
+        raise foreign.unknown("any", unknown, KEYWORDS)
     return _reductions.truth("any", tensor_of("any", x), axis, keepdims)
 
 
 def diff(
-    x: Tensor | np.ndarray, /, axis: int = -1, *, n: int = 1, prepend: Tensor | np.ndarray | None = None,
-    append: Tensor | np.ndarray | None = None, **unknown: NoReturn
+    x: Tensor | np.ndarray,
+    /,
+    axis: int = -1,
+    *,
+    n: int = 1,
+    prepend: Tensor | np.ndarray | None = None,
+    append: Tensor | np.ndarray | None = None,
+    **unknown: NoReturn,
 ) -> Tensor:
     """The differences of neighbours along an axis, taken ``n`` times. Raises ValueError for a negative ``n``."""
     if unknown:
-        raise foreign.unknown("diff", unknown, WORDS)
+        raise foreign.unknown("diff", unknown, KEYWORDS)
     if n < 0:
         raise ValueError(f"diff: n is {n}; expected 0 or more")
     x, *more = tensors_of("diff", x, *(one for one in (prepend, append) if one is not None))

@@ -16,12 +16,14 @@ from ..errors import GrillyError
 
 #: Command name -> what ``grilly --help`` says of it. The module of that name has add_arguments() and run().
 COMMANDS = {
-    "info": "list the Vulkan devices, what each offers, and the kernels grilly would use",
+    "info": "list the Vulkan devices, what each offers, and the kernels grilly would use; or what a GGUF file has",
     "shaders": "show which compiled kernel serves what on a device, and why not the others",
     "bench": "time flash attention against naive attention, NumPy and PyTorch over sequence lengths",
     "tune": "measure which kernel is fastest for given shapes on this device, and use it from then on",
-    "generate": "continue a text by a language model from a folder, and print it as it comes",
-    "embed": "write the vectors of a file's lines, by an encoder of sentences from a folder",
+    "generate": "continue a text by a language model from a folder or a GGUF file, and print it as it comes",
+    "embed": "write the vectors of a file's lines, by an encoder of sentences from a folder or a GGUF file",
+    "finetune": "train a language model from a folder on texts or chats, by adapters (LoRA) or as a whole",
+    "quantize": "write the model of a folder as a GGUF file, with weights of few bits",
     "run": "run a model of ONNX on arrays from files, as one captured graph",
     "transcribe": "write down the speech in a file of sound, by Whisper from a folder, and print it as it comes",
     "demo": "embed sentences with all-MiniLM-L6-v2 on the device and check the result",

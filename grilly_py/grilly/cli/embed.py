@@ -19,7 +19,8 @@ MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BO
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("folder", metavar="FOLDER", help="config.json, safetensors and tokenizer.json of an encoder")
+    parser.add_argument("folder", metavar="FOLDER",
+                        help="config.json, safetensors and tokenizer.json of an encoder, or a GGUF file")  # fmt: skip
     parser.add_argument("file", metavar="FILE", help="a text in UTF-8, of which each line is a sentence; - for stdin")
     parser.add_argument("--output", metavar="FILE", type=destination,
                         help="a .npy file; - for standard output; default: FILE with .npy at its end")  # fmt: skip

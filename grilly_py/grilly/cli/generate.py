@@ -12,7 +12,8 @@ from .common import add_device, add_loading, default_device, readable, tell_left
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("folder", metavar="FOLDER", help="config.json, safetensors and tokenizer.json of a model")
+    parser.add_argument("folder", metavar="FOLDER",
+                        help="config.json, safetensors and tokenizer.json of a model, or a GGUF file")  # fmt: skip
     parser.add_argument("prompt", metavar="PROMPT", type=readable,
                         help="the text to continue, or for T5 the one to answer")  # fmt: skip
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction,
@@ -32,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="append", metavar="TEXT", type=readable,
                         help="end where the text has this; may come again")  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="of the sampling")
+    parser.add_argument("--offload", type=_layers, default=0, metavar="N",
+                        help="keep the matrices of N layers in host memory, or auto: of as many as do not fit "
+                        "(default: %(default)s)")  # fmt: skip
     add_loading(parser)
     add_device(parser)
 
@@ -45,9 +49,21 @@ def run(args: argparse.Namespace) -> int:
 
         tokenizer = Tokenizer(args.folder)
         ids, mask = _prompt(args, tokenizer)
-        model = load_as(class_of, args.folder, args.dtype, backend, ignore=args.ignore, check=lambda m: _check(args, m))
+        model = load_as(
+            class_of, args.folder, args.dtype, backend, ignore=args.ignore, offload=args.offload,
+            check=lambda m: _check(args, m),
+        )  # fmt: skip
         tell_left_out(args, model, args.temperature is not None, args.stop)  # --help says what is drawn
         return _print(args, model, tokenizer, ids, mask)
+
+
+def _layers(text: str) -> int | str:
+    """What --offload is given."""
+    if text == "auto":
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of layers, and not auto")
+    return int(text)
 
 
 def _check(args: argparse.Namespace, model) -> None:

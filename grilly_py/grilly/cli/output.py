@@ -172,7 +172,8 @@ class Progress:
     """One line on stderr that says what is being done; on a terminal each line replaces the former."""
 
     def __init__(self, quiet: bool = False):
-        self._terminal = sys.stderr.isatty()
+        #: Whether each line is written over the one before it.
+        self.replaces = self._terminal = sys.stderr.isatty()
         self._quiet = quiet
 
     def say(self, text: str) -> None:

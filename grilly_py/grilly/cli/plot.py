@@ -1,9 +1,10 @@
-"""The picture of ``grilly bench --plot``: time and device memory over sequence length."""
+"""Pictures of ``grilly bench --plot``, time and device memory over sequence length, and of losses."""
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 
 from . import CommandError
 from .output import check_writable, is_stream
@@ -35,6 +36,47 @@ def written(path: str) -> str:
     path = path if ending or (os.path.exists(path) and is_stream(path)) else f"{path}.png"
     check_writable(path)
     return path
+
+
+def draw_losses(path: str, losses: Sequence[float]) -> None:
+    """Draw the loss of each step, and a running mean, into a file, whose ending gives the format.
+
+    Raises CommandError when the file cannot be written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import numpy as np
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    steps = np.arange(1, len(losses) + 1)
+    width = max(len(losses) // 20, 1)
+    axes.plot(steps, losses, color="#6bbf9c", linewidth=0.8, alpha=0.7, label="of a step")
+    if width > 1:
+        sums = np.cumsum([0.0, *losses])
+        mean = (sums[width:] - sums[:-width]) / width
+        axes.plot(steps[width - 1 :], mean, color="#0b6e4f", linewidth=2, label=f"mean of {width}")
+    axes.set(xlabel="step", ylabel="loss, nats per token")
+    axes.grid(True, color="#e4e4e4", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    _saved(figure, path)
+
+
+def _saved(figure, path: str) -> None:
+    """Write a figure, and let it go. Raises CommandError when the file cannot be written."""
+    from matplotlib import pyplot
+
+    drawn = io.BytesIO()  # some formats are not written from the first byte to the last, as pipes take them
+    try:
+        figure.savefig(drawn, dpi=150, format=os.path.splitext(path)[1][1:].lower() or "png")
+        with open(path, "wb") as file:
+            file.write(drawn.getbuffer())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path} cannot be written: {error}") from error
+    finally:
+        pyplot.close(figure)
 
 
 def draw(path: str, report: dict) -> None:
@@ -89,12 +131,4 @@ def draw(path: str, report: dict) -> None:
         + (", causal" if p["causal"] else ""),
         fontsize=11,
     )
-    drawn = io.BytesIO()  # some formats are not written from the first byte to the last, as pipes take them
-    try:
-        figure.savefig(drawn, dpi=150, format=os.path.splitext(path)[1][1:].lower() or "png")
-        with open(path, "wb") as file:
-            file.write(drawn.getbuffer())
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{path} cannot be written: {error}") from error
-    finally:
-        pyplot.close(figure)
+    _saved(figure, path)

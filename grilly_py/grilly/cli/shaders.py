@@ -26,8 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every device, not one")
     parser.add_argument("--operation", metavar="NAME", help="only this operation (attention, softmax, ...)")
     parser.add_argument("--dtype", choices=DTYPES, help="only this element type")
-    parser.add_argument("--dims", type=numbers, default=HEAD_DIMS, metavar="D,...",
-                        help="dimensions to choose for (default: " + ",".join(map(str, HEAD_DIMS)) + ")")
+    parser.add_argument(
+        "--dims",
+        type=numbers,
+        default=HEAD_DIMS,
+        metavar="D,...",
+        help="dimensions to choose for (default: " + ",".join(map(str, HEAD_DIMS)) + ")",
+    )
     parser.add_argument("--explain", action="store_true", help="for each dimension, every kernel in order of rank")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -166,6 +171,6 @@ def _verdict(registry: Registry, request: Request, variant, reason: str | None, 
     if best is not None and best.variant is variant:
         parts = [f"with subgroups of {best.subgroup_size}"] if best.subgroup_size else []
         parts += ["measured by grilly tune"] if measured else []
-        parts += [UNCHECKED] if registry.unchecked(variant, dict(request.facts)) else []
+        parts += [UNCHECKED] if registry.unchecked(variant, dict(request.problem)) else []
         return ", ".join(["used", *parts])
     return f"can run; {best.variant.label} {'was measured faster' if measured else 'ranks higher'}"

@@ -14,7 +14,7 @@ from ..compute import Compute
 from ..compute.attention.forward import flash_attention
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.trial import pin, request_of, view_of
-from ..compute.products.linear import linear
+from ..compute.matmul.linear import linear
 from ..compute.selfcheck import comparing
 from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError
 from ..registry import DTYPES, Choice, Registry, Request
@@ -50,16 +50,31 @@ CHECKED = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_device(parser)
-    parser.add_argument("--shape", action="append", type=_shape, metavar="B,H,Sq,Sk,D|M,N,K",
-                        help="an attention call or a matrix product; may be repeated (default: a set of common ones)")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        type=_shape,
+        metavar="B,H,Sq,Sk,D|M,N,K",
+        help="an attention call or a matrix product; may be repeated (default: a set of common ones)",
+    )
     parser.add_argument("--operation", choices=OPERATIONS, help="only this operation")
-    parser.add_argument("--dtype", choices=DTYPES, action="append",
-                        help="element type; may be repeated (default: all that the device has kernels for)")
-    parser.add_argument("--causal", action="store_true",
-                        help="measure causal attention; its winners serve calls that are not causal too")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        action="append",
+        help="element type; may be repeated (default: all that the device has kernels for)",
+    )
+    parser.add_argument(
+        "--causal",
+        action="store_true",
+        help="measure causal attention; its winners serve calls that are not causal too",
+    )
     parser.add_argument("--kv-heads", type=int, metavar="N", help="key heads of --shape (default: as many as H)")
-    parser.add_argument("--precision", choices=("highest", "high"),
-                        help="of float32 products: high measures kernels that split float32 (default: the operation's)")
+    parser.add_argument(
+        "--precision",
+        choices=("highest", "high"),
+        help="of float32 products: high measures kernels that split float32 (default: the operation's)",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer shapes, and less time for each")
     parser.add_argument("--show", action="store_true", help="print the winners kept for this device, measure nothing")
     parser.add_argument("--reset", action="store_true", help="forget the winners kept for this device")  # fmt: skip
@@ -173,7 +188,7 @@ class Problem:
         queries, keys = q.shape[2], k.shape[2]
         naive = comparing.proven(
             self.view.opened, "attention", self.dtype,
-            {**dict(self.request.facts), "rows": CHECKED}, comparing.NAIVE,
+            {**dict(self.request.problem), "rows": CHECKED}, comparing.NAIVE,
         )  # fmt: skip
         rows = min(queries, CHECKED)
         # The first and the last rows of the first batch, with the keys that bottom-right alignment gives them.
@@ -199,7 +214,7 @@ class Problem:
 
     def _judge_linear(self):
         x, weight = self.tensors
-        other = comparing.proven(self.view.opened, "linear", self.dtype, dict(self.request.facts))
+        other = comparing.proven(self.view.opened, "linear", self.dtype, dict(self.request.problem))
         rows = min(x.shape[0], CHECKED)
         pin(self.view.opened, other)
         some = x[x.shape[0] - rows :]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..errors import GrillyError
+from ..quantization import QuantizedTensor
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import REENTERED, DeviceInfo, MemoryUse, Runtime, Timing
@@ -29,6 +30,7 @@ from .device.numbers import extents
 from .device.tensor import Tensor
 from .graph import Graph, Returned, capture
 from .methods import Attention
+from .quantized import DeviceQuantizedTensor, placed
 from .selfcheck import prove
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -95,7 +97,7 @@ class Compute:
         memory_limit: int | None = None,
         progress: Callable[[Progress], None] | bool | None = None,
     ):
-        limit, called = _memory_limit(memory_limit), _progress(progress)
+        limit, called = memory_limit_of(memory_limit), _progress(progress)
         #: The device as operations take it: runtime, registry, caches.
         self.opened = Device(open_runtime(device, runtime), convert, prove, operations)
         self.opened.backend = self
@@ -134,7 +136,7 @@ class Compute:
 
     @memory_limit.setter
     def memory_limit(self, limit: int | None) -> None:
-        self.opened.memory_limit = None if limit is None else _memory_limit(limit)
+        self.opened.memory_limit = None if limit is None else memory_limit_of(limit)
 
     @property
     def progress(self) -> Callable[[Progress], None] | None:
@@ -159,7 +161,11 @@ class Compute:
 
     # -- tensors ---------------------------------------------------------------------------------------------------
 
-    def tensor(self, array: ArrayLike | Tensor) -> Tensor:
+    @overload
+    def tensor(self, array: QuantizedTensor) -> QuantizedTensor: ...
+    @overload
+    def tensor(self, array: ArrayLike | Tensor) -> Tensor: ...
+    def tensor(self, array: ArrayLike | Tensor | QuantizedTensor) -> Tensor | QuantizedTensor:
         """Copy an array to the device.
 
         Parameters
@@ -167,20 +173,32 @@ class Compute:
         array : array_like
             float32, float16, bfloat16 (of ml_dtypes), bool, int64, or an integer of up to 32 bits, of any shape and
             strides. The order of its axes in memory is kept, so a transposed array is copied as it lies. Also what
-            offers ``__dlpack__`` alone and lies in the host's memory.
+            offers ``__dlpack__`` alone and lies in the host's memory. Or a `grilly.QuantizedTensor`, which stays
+            quantized: its bytes are brought into the order that kernels read, at most 12 % more of them.
 
         Returns
         -------
-        Tensor
+        Tensor or QuantizedTensor
 
         Raises
         ------
         TypeError
-            For another dtype; float64 names the cast to write.
+            For another dtype; float64 names the cast to write. For a quantized type that kernels do not read.
+        ValueError
+            For a quantized tensor without numbers, and one on another backend.
         OutOfDeviceMemoryError
             When the device has no room.
         """
+        if isinstance(array, QuantizedTensor):
+            return self._quantized(array)
         return self.opened.tensor(array)
+
+    def _quantized(self, tensor: QuantizedTensor) -> QuantizedTensor:
+        if not isinstance(tensor, DeviceQuantizedTensor):
+            return placed(self.opened, tensor)
+        if tensor.device is not self.opened.home:
+            raise ValueError("tensor: the quantized tensor is on another backend; give the one on the host")
+        return tensor
 
     def borrow(self, array: ArrayLike | Tensor) -> Tensor:
         """As ``tensor``, but the device may still be reading an array of ``grilly.pinned.empty`` when this returns.
@@ -268,7 +286,8 @@ class Compute:
 
         The function is called once, with Tensors in place of the arrays. Its work is not run but noted down; the memory
         of what it makes on the way is planned, and command buffers are recorded. ``graph(*arguments)`` then copies
-        arguments in, submits these, and gives new Tensors with the results: the same bits as the calls one by one.
+        arguments in, submits these, and gives new Tensors with the results: the same bits as the calls one by one, but
+        for activations, gates and residuals behind linear layers, and norms before them, which round less often.
 
         - Only work on the device is recorded. What the function computes with Python or NumPy, the branches it takes,
           random seeds that it draws, and NumPy arrays that it does not take as arguments stay as they were.
@@ -381,7 +400,7 @@ def devices() -> list[DeviceInfo]:
     return [dataclasses.replace(info, architecture=identify(info)) for info in enumerate_devices()]
 
 
-def _memory_limit(given: int | None) -> int | None:
+def memory_limit_of(given: int | None) -> int | None:
     """The limit in bytes, or None for none: that of the environment where none is given. Raises ValueError."""
     name = "memory_limit" if given is not None else "GRILLY_MEMORY_LIMIT"
     value = given if given is not None else os.environ.get("GRILLY_MEMORY_LIMIT") or None
@@ -441,8 +460,8 @@ def device_of(operation: str, *arrays: object) -> Device:
     """The device of the tensors among ``arrays``, or the default one. Raises ValueError when they differ."""
     found = None
     for array in arrays:
-        if isinstance(array, Tensor):
-            device = array._storage.device
+        if isinstance(array, (Tensor, DeviceQuantizedTensor)):
+            device = array._storage.device if isinstance(array, Tensor) else array.device
             if found is None:
                 found = device
             elif device is not found:

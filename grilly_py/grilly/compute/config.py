@@ -87,7 +87,7 @@ class FlashConfig:
     if not TYPE_CHECKING:  # type checkers have the signature of __init__
 
         def __new__(cls, *args, **kwargs):
-            foreign.refuse("FlashConfig", kwargs, foreign.STEP_WORDS["FlashConfig"])
+            foreign.refuse("FlashConfig", kwargs, foreign.STEP_KEYWORDS["FlashConfig"])
             return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -186,7 +186,7 @@ def _request(device: Device, tensors: list[Tensor], kernel: str | None, **option
 
 
 def _with(request: Request, **facts: int) -> Request:
-    return request._replace(facts=tuple((name, facts.get(name, value)) for name, value in request.facts))
+    return request._replace(problem=tuple((name, facts.get(name, value)) for name, value in request.problem))
 
 
 def _with_blocks(device: Device, request: Request, config: FlashConfig) -> Choice:
@@ -196,7 +196,7 @@ def _with_blocks(device: Device, request: Request, config: FlashConfig) -> Choic
     """
     wanted, tiles, found = (config.block_q, config.block_kv), set(), {}
     # How many rows and keys a call has says which kernel is fastest, not which is right: any limits on them are met.
-    given = dict(request.facts)
+    given = dict(request.problem)
     for rows, keys in product((given["rows"], _MANY_ROWS, 1), (given["keys"], _MANY_KEYS)):
         asked = _with(request, rows=rows, keys=keys)
         for variant, reason in device.registry.explain(asked):

@@ -7,44 +7,37 @@ import math
 from ..errors import UnsupportedError
 from ..registry import Registry, Request
 from .arrays.creation import full
-from .arrays.map import gathered, halves
+from .arrays.map import gathered
 from .arrays.operations import code
 from .device.arguments import check_float, finish
-from .device.caches import Kept
+from .device.call import call
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer, number
 from .device.plan import At, Live, Plan, Planner, fits_binding
-from .device.record import Ready, again, run
-from .device.tensor import Tensor
+from .expressions.expression import halves
 from .random import drawn, seed_of
 
 NAME = "dropout"
 #: What a captured function calls.
 CAPTURED = "call F.dropout with seed= a Tensor among the function's arguments, or the module's eval()"
-#: Plans of dropout.
-PLANS: Kept[tuple, Ready] = Kept("plans of dropout", 256)
 #: Elements of a dispatch at most; it divides 2^34, so that the upper word of the counter is one for a dispatch.
 _MOST = 2**30
 
 
 def dropout(device: Device, x, p=0.5, training=True, *, seed=None, offset=0):
     """``grilly.functional.dropout`` on a device; documented there."""
-    device.check_open()
     check_float(NAME, input=x)
     p, offset = _terms(p, offset)
     number_of_seed, tensor = (0, None) if seed is None else seed_of(device, NAME, seed)
     if not training or p == 0.0 or not math.prod(x.shape):
         return x
-    source = x if isinstance(x, Tensor) else device.borrow(x)
     if p == 1.0:
         return finish(device, full(device, x.shape, 0.0, x.dtype), x, seed)
     if seed is None:
         number_of_seed, offset = drawn(device, NAME, CAPTURED)
     live = (number_of_seed & 0xFFFFFFFF, number_of_seed >> 32, offset)
     given = (min(math.floor((1.0 - p) * 2**32), 2**32 - 1), 1.0 / (1.0 - p))
-    tensors = (source.contiguous(), tensor)
-    found = again(device, PLANS, given, tensors, live) or run(device, PLANS, plan, given, tensors, live)
-    return finish(device, found[0], x, seed)
+    return call(device, plan, given, (x, tensor), live=live)[0]
 
 
 def _terms(p, offset) -> tuple[float, int]:
@@ -58,12 +51,12 @@ def _terms(p, offset) -> tuple[float, int]:
 
 
 def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches on an array in C order, and a seed's. ``Live`` words: the seed's halves and the offset."""
+    """The dispatches on an array and a seed. ``Live`` words: the seed's halves and the offset."""
     threshold, scale = given
     planner = Planner(facts, layouts)
     x, seed = planner.inputs
     out = planner.empty(x.shape, x.dtype)
-    if math.gcd(layouts[0].offset, x._offset) % 4:
+    if not x.is_contiguous or math.gcd(layouts[0].offset, x._offset) % 4:
         x = gathered(planner, registry, x, layouts[0].offset)
     choice = registry.resolve(Request("dropout", "float32"))
     stripe, unit = choice.tile["stripe"], 4 * choice.threads

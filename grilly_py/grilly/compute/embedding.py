@@ -11,71 +11,85 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import UnsupportedError
+from ..quantization import QuantizedTensor
 from ..registry import Registry, Request
-from .arrays.map import Gather, emit, halves
+from .arrays.map import Gather, emit, in_order, with_rows
 from .arrays.operations import code, spec
 from .arrays.promotion import FLOAT32, kind_of
-from .device.arguments import check_backend, check_float, finish, to_device
-from .device.caches import Kept
+from .device.arguments import check_backend, check_float
+from .device.call import call
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer
 from .device.plan import At, Layout, Plan, Planner, fits_binding
-from .device.record import Ready, again, run
 from .device.tensor import Tensor
+from .expressions.expression import halves
+from .quantized import DeviceQuantizedTensor, check_quantized, placed
+from .quantized import plan as plan_quantized
 
 NAME = "embedding"
-#: Plans of embeddings.
-PLANS: Kept[tuple, Ready] = Kept("plans of embedding", 256)
-#: Plans of their gradients.
-GRADIENTS: Kept[tuple, Ready] = Kept("plans of embedding_backward", 256)
-_NONE = 2**32 - 1
+NONE = 2**32 - 1
 
 
 def embedding(device: Device, ids, weight, padding_idx=None):
     """``grilly.functional.embedding`` on a device; documented there."""
-    device.check_open()
-    if type(ids) is type(weight) is Tensor and padding_idx is None:
-        done = again(device, PLANS, (), (ids, weight))  # like an earlier call, which passed the checks
-        if done is not None:
-            device.runtime.flush()
-            return done[0]
-    dtype = check_float(NAME, weight=weight)
-    if len(weight.shape) != 2:
-        raise ValueError(f"{NAME}: weight has shape {tuple(weight.shape)}; expected (num_embeddings, embedding_dim)")
-    check_padding(NAME, padding_idx, weight.shape[0])
-    ids = checked(NAME, ids, weight.shape[0])
-    check_backend(NAME, device, ids, weight)
-    shape = (*ids.shape, weight.shape[1])
-    if 0 in shape:
-        return finish(device, device.empty(shape, dtype), ids, weight)
-    tensors = (device.tensor(ids).contiguous(), to_device(device, weight))
-    (found,) = run(device, PLANS, plan, (), tensors)
-    return finish(device, found, ids, weight)
+    if padding_idx is not None:
+        padding_idx = integer(NAME, "padding_idx", padding_idx)
+
+    if isinstance(weight, QuantizedTensor):
+        return _quantized(device, ids, weight, padding_idx)
+
+    def check(ids, weight) -> tuple:
+        check_float(NAME, weight=weight)
+        if len(weight.shape) != 2:
+            shape = tuple(weight.shape)
+            raise ValueError(f"{NAME}: weight has shape {shape}; expected (num_embeddings, embedding_dim)")
+        check_padding(NAME, padding_idx, weight.shape[0])
+        ids = checked(NAME, ids, weight.shape[0])
+        check_backend(NAME, device, ids, weight)
+        return ids, weight
+
+    return call(device, plan, (padding_idx,), (ids, weight), check)[0]
+
+
+def _quantized(device: Device, ids, weight: QuantizedTensor, padding_idx):
+    """Rows of a quantized table, as float32."""
+
+    def check(ids, *arrays) -> tuple:
+        check_quantized(f"{NAME}: weight", weight)
+        if len(weight.shape) != 2:
+            raise ValueError(f"{NAME}: weight has shape {weight.shape}; expected (num_embeddings, embedding_dim)")
+        check_padding(NAME, padding_idx, weight.shape[0])
+        return checked(NAME, ids, weight.shape[0]), *arrays
+
+    on_host = not isinstance(weight, DeviceQuantizedTensor)
+    if on_host:
+        check(ids)
+        weight = placed(device, weight)
+    y = call(device, plan_quantized, (weight.types, weight.shape, FLOAT32), (ids, *weight.arrays), check)[0]
+    y = weight.unsorted(y)
+    return y.numpy() if on_host and not isinstance(ids, Tensor) else y
 
 
 def embedding_backward(device: Device, grad_output, ids, num_embeddings, padding_idx=None):
     """``grilly.functional.embedding_backward`` on a device; documented there."""
     name = "embedding_backward"
-    device.check_open()
-    dtype = check_float(name, grad_output=grad_output)
     rows = integer(name, "num_embeddings", num_embeddings)
     if rows < 0:
         raise ValueError(f"{name}: num_embeddings is {rows}; expected no negative number")
     skipped = check_padding(name, padding_idx, rows)
-    ids = checked(name, ids, rows)
-    check_backend(name, device, ids, grad_output)
-    shape = tuple(grad_output.shape)
-    if not shape or shape[:-1] != tuple(ids.shape):
-        raise ValueError(
-            f"{name}: grad_output has shape {shape} and input {tuple(ids.shape)}; expected one more axis"
-        )
-    if not rows or not shape[-1]:
-        return finish(device, device.empty((rows, shape[-1]), dtype), ids, grad_output)
-    if not math.prod(shape):
-        return finish(device, device.tensor(np.zeros((rows, shape[-1]), dtype)), ids, grad_output)
-    tensors = (device.tensor(ids).contiguous(), to_device(device, grad_output).contiguous())
-    (found,) = run(device, GRADIENTS, plan_backward, (rows, _NONE if skipped is None else skipped), tensors)
-    return finish(device, found, ids, grad_output)
+
+    def check(ids, grad_output) -> tuple:
+        check_float(name, grad_output=grad_output)
+        ids = checked(name, ids, rows)
+        check_backend(name, device, ids, grad_output)
+        shape = tuple(grad_output.shape)
+        if not shape or shape[:-1] != tuple(ids.shape):
+            raise ValueError(
+                f"{name}: grad_output has shape {shape} and input {tuple(ids.shape)}; expected one more axis"
+            )
+        return ids, grad_output
+
+    return call(device, plan_backward, (rows, NONE if skipped is None else skipped), (ids, grad_output), check)[0]
 
 
 def check_padding(name: str, padding_idx, rows: int) -> int | None:
@@ -118,20 +132,24 @@ def checked(name: str, ids, rows: int):
 
 
 def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of ``embedding``: ids in C order, and a weight of contiguous rows."""
+    """The dispatches of ``embedding``."""
     planner = Planner(facts, layouts)
     ids, weight = planner.inputs
     extent, columns = weight.shape
     result = planner.empty((*ids.shape, columns), weight.dtype)
+    if not result.size:
+        return planner.plan(result)
+    ids, ids_offset = in_order(planner, registry, ids, layouts[0].offset)
+    weight, weight_offset = with_rows(planner, registry, weight, layouts[1].offset)
     size = weight.dtype.itemsize
-    row = weight._steps[0] if extent > 1 else columns
-    aligned = math.gcd(columns, row, layouts[1].offset, weight._offset) * size
+    row = weight._strides[0] if extent > 1 else columns
+    aligned = math.gcd(columns, row, weight_offset, weight._offset) * size
     flat, rows = ids.reshape(-1), result.reshape(-1, columns)
     if aligned % 4:  # rows that begin in the middle of a word
-        data = weight._view(rows.shape, (0, weight._steps[1]))
-        places = flat._view(rows.shape, (flat._steps[0], 0))
-        offsets = [layouts[1].offset, layouts[0].offset, None]
-        emit(planner, registry, Gather(spec("gather", weight.dtype), row, extent), rows, [data, places, None], offsets)
+        data = weight._view(rows.shape, (0, weight._strides[1]))
+        places = flat._view(rows.shape, (flat._strides[0], 0))
+        offsets = [weight_offset, ids_offset, None]
+        emit(planner, registry, Gather(spec("copy", weight.dtype), row, extent), rows, [data, places, None], offsets)
         return planner.plan(result)
     choice = registry.resolve(Request("embedding", "float32"))
     stripe, threads = choice.tile["stripe"], choice.threads
@@ -166,18 +184,20 @@ def _fitting(facts: DeviceFacts, tensor: Tensor) -> int:
     return count
 
 
-def plan_backward(
-    given: tuple[int, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry
-) -> Plan:
-    """The dispatches of ``embedding_backward`` on ids and gradients in C order; ``given``: rows, the one skipped."""
+def plan_backward(given: tuple[int, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``embedding_backward``; ``given``: rows, the one skipped."""
     extent, skipped = given
     planner = Planner(facts, layouts)
     ids, g = planner.inputs
     columns = g.shape[-1]
+    if not g.size or not extent:
+        return planner.plan(planner.empty((extent, columns), g.dtype, zero=True))
+    ids, _ = in_order(planner, registry, ids, layouts[0].offset)
+    g, offset = in_order(planner, registry, g, layouts[1].offset)
     flat, g = ids.reshape(-1), g.reshape(-1, columns)
     sums = planner.empty((extent, columns), FLOAT32)
     choice = registry.resolve(Request("embedding-backward", "float32"))
-    quads = columns % 4 == 0 and math.gcd(layouts[1].offset, g._offset) % 4 == 0
+    quads = columns % 4 == 0 and math.gcd(offset, g._offset) % 4 == 0
     trips = facts.loop_trips * choice.keys_per_trip
     most = min(_fitting(facts, g), _fitting(facts, flat), int(trips) if trips < flat.size else flat.size)
     part_of_rows = _fitting(facts, sums)
@@ -205,5 +225,5 @@ def plan_backward(
     if g.dtype == FLOAT32:
         return planner.plan(sums)
     result = planner.empty(sums.shape, g.dtype)
-    emit(planner, registry, spec("copy", FLOAT32, g.dtype), result, [sums, None, None], [4, None, None])
+    emit(planner, registry, spec("copy", FLOAT32, g.dtype), result, [sums], [4])
     return planner.plan(result)

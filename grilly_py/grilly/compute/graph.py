@@ -8,14 +8,17 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..errors import CaptureError, GrillyError
-from ..runtime.interface import REENTERED, Buffer, Recording
-from .arrays.chains import fuse
+from ..errors import CaptureError, GradientError, GrillyError
+from ..runtime.interface import REENTERED, Buffer, Capture, Recording
+from .arrays.fusion import fuse
 from .device.arguments import no_array
 from .device.device import UNDER_WAY, Device, Stale
 from .device.dtypes import dtype_of, is_storable, plain
 from .device.other_arrays import called, refuse_hidden
+from .device.tape import OPEN
 from .device.tensor import Storage, Tensor
+from .matmul.fusion import fuse_linear
+from .norms.fusion import fuse_norms
 from .structures import alike, common, held_by, leaves, rebuilt
 
 Returned = TypeVar("Returned")
@@ -121,6 +124,8 @@ class Graph(Generic[Returned]):
             (``load_state_dict``, ``data =``); when a module that it called got another parameter or module, or lost
             one; and when a weight was written to that ``precision="high"`` had split before the capture. Capture again
             then.
+        GradientError
+            Where gradients are taken: none goes through a replay.
         ClosedError
             After the backend was closed.
         OutOfDeviceMemoryError
@@ -128,6 +133,10 @@ class Graph(Generic[Returned]):
         """
         device = self._device
         device.check_open()
+        if OPEN.tapes:
+            raise GradientError("graph: no gradient goes through a replay, nor to what the function found; call the "
+                                "captured function itself, or take the gradients in what is captured. What is a "
+                                "constant there can be replayed before")  # fmt: skip
         if named:
             names = ", ".join(map(repr, named))
             raise TypeError(f"graph: arguments are given by position, as in the capture; got {names} by name")
@@ -160,12 +169,12 @@ class Graph(Generic[Returned]):
         if copy:
             for own, start, nbytes in self._own:
                 storage = Storage(device, nbytes)
-                found.append(Tensor(storage, own.shape, own.dtype, own._steps))
+                found.append(Tensor(storage, own.shape, own.dtype, own._strides))
                 if nbytes:
                     wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
         else:
             found += [own.tensor for own in self._own]
-        self._count_writes()  # before and after the replay, as Ready.run does
+        self._count_writes()  # before and after the replay, as Executable.run does
         if self._grown:
             if device.home.growing._is_owned():
                 raise GrillyError(REENTERED)
@@ -228,9 +237,10 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
             )
     captured = runtime.capture()
     device.captured.grown, device.captured.kept = grown, kept = {}, {}
-    device.captured.words, device.captured.parts = {}, {}  # of a capture whose end was interrupted
+    device.captured.parameters, device.captured.parts = {}, {}  # of a capture whose end was interrupted
     device.captured.written, device.captured.filled = written, filled = weakref.WeakSet(), weakref.WeakSet()
     device.captured.stale = stale = Stale()
+    device.captured.work = captured
     try:
         UNDER_WAY.append(stale)
         captured.active = True
@@ -244,10 +254,10 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         returned = function(*rebuilt(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
-        device.captured.grown, device.captured.words = {}, {}
+        device.captured.grown, device.captured.parameters = {}, {}
         device.captured.parts, device.captured.kept = {}, {}
         device.captured.written, device.captured.filled = weakref.WeakSet(), None
-        device.captured.stale = None
+        device.captured.stale = device.captured.work = None
         if stale in UNDER_WAY:
             UNDER_WAY.remove(stale)
     arrays = [each for each in given if each.tensor is not None]
@@ -284,8 +294,15 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
 
     results = rebuilt(returned, place)
     captured.restore([storage.buffer for storage in filled])  # others may write to what somebody still has
-    fuse(device, captured)
+    _fuse(device, captured)
     return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, written, stale)
+
+
+def _fuse(device: Device, captured: Capture) -> None:
+    """Make fewer dispatches of captured work: products first, which take few operations and store the most."""
+    fuse_linear(device, captured)
+    fuse_norms(device, captured)
+    fuse(device, captured)
 
 
 def _inside(given: _Given):
@@ -294,7 +311,7 @@ def _inside(given: _Given):
 
 def _span(tensor: Tensor) -> _Result:
     """The bytes that a tensor's elements span."""
-    last = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor._steps, strict=True))
+    last = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor._strides, strict=True))
     size = tensor.dtype.itemsize
     return _Result(tensor, tensor._offset * size, (last + 1) * size if tensor.size else 0)
 

@@ -10,33 +10,27 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..registry import Registry, Request
-from .arrays.elementwise import binary, cast, converts
-from .arrays.map import emit, gathered, halves, shown
+from .arrays.elementwise import converts
+from .arrays.map import emit, gathered, shown
 from .arrays.operations import code, spec
 from .arrays.promotion import FLOAT32
-from .arrays.reductions import emit_sums, reduced
-from .device.arguments import check_backend, check_float, finish
-from .device.caches import Kept
+from .arrays.reductions import emit_sums
+from .device.arguments import check_backend, check_float
+from .device.call import call
 from .device.cut import check_trips
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer, number
 from .device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
-from .device.record import Ready, again, run
 from .device.tensor import Tensor
+from .expressions.expression import halves
 
 NAME = "cross_entropy"
 REDUCTIONS = ("mean", "sum", "none")
-#: Plans of the rows' losses and what their gradients need.
-PLANS: Kept[tuple, Ready] = Kept("plans of cross_entropy by rows", 256)
-#: Plans of cross_entropy: of these losses, or their sum or mean.
-LOSSES: Kept[tuple, Ready] = Kept("plans of cross_entropy", 256)
-#: Plans of its gradient.
-GRADIENTS: Kept[tuple, Ready] = Kept("plans of cross_entropy_backward", 256)
 _KINDS = 5  # of numbers that the kernel leaves for each row
 _MOST = 2**30  # elements of a dispatch
 
 
-class Terms(NamedTuple):
+class LossTerms(NamedTuple):
     """What is asked beside arrays: the target of rows that do not count, and the share of even targets."""
 
     ignored: int
@@ -45,23 +39,14 @@ class Terms(NamedTuple):
 
 def cross_entropy(device: Device, x, target, weight=None, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """``grilly.functional.cross_entropy`` on a device; documented there."""
-    device.check_open()
     terms = _terms(NAME, ignore_index, reduction, label_smoothing)
-    if isinstance(x, Tensor) and isinstance(target, Tensor) and (weight is None or isinstance(weight, Tensor)):
-        done = again(device, LOSSES, (terms, reduction), (x, target, weight))  # like an earlier call?
-        if done is not None:
-            device.runtime.flush()
-            return done[0]
-    target = _checked(NAME, x, target, weight, terms)
-    check_backend(NAME, device, x, target, weight)
-    shape = tuple(target.shape)
-    tensors = _tensors(device, x, target, weight)
-    if 0 in shape:
-        value = np.nan if reduction == "mean" else 0.0
-        found = device.tensor(np.full(shape if reduction == "none" else (), value, np.float32))
-        return finish(device, cast(found, tensors[0].dtype), x, target, weight)
-    (found,) = run(device, LOSSES, plan_loss, (terms, reduction), tensors)
-    return finish(device, found, x, target, weight)
+
+    def check(x, target, weight) -> tuple:
+        target = _checked(NAME, x, target, weight, terms)
+        check_backend(NAME, device, x, target, weight)
+        return x, target, weight
+
+    return call(device, plan, (terms, reduction), (x, target, weight), check)[0]
 
 
 def cross_entropy_backward(
@@ -69,28 +54,23 @@ def cross_entropy_backward(
 ):
     """``grilly.functional.cross_entropy_backward`` on a device; documented there."""
     name = "cross_entropy_backward"
-    device.check_open()
     terms = _terms(name, ignore_index, reduction, label_smoothing)
-    target = _checked(name, x, target, weight, terms)
     if isinstance(grad_output, np.generic):  # of a loss, which has no axes
         grad_output = np.asarray(grad_output)
-    check_float(name, input=x, grad_output=grad_output)
-    check_backend(name, device, grad_output, x, target, weight)
-    shape = tuple(target.shape) if reduction == "none" else ()
-    if tuple(grad_output.shape) != shape:
-        raise ValueError(f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the loss's, {shape}")
-    tensors = _tensors(device, x, target, weight)
-    if 0 in target.shape:
-        return finish(device, device.empty(x.shape, x.dtype), grad_output, x, target, weight)
-    (states,) = run(device, PLANS, plan, (terms,), tensors)
-    grad = cast(device.tensor(grad_output), FLOAT32).contiguous().reshape(-1)
-    if reduction == "mean":
-        grad = binary("divide", grad, reduced("sum", states[1:2], 1, False, FLOAT32))
-    (found,) = run(device, GRADIENTS, plan_backward, (terms,), (*tensors, states, grad))
-    return finish(device, found, grad_output, x, target, weight)
+
+    def check(x, target, weight, grad_output) -> tuple:
+        target = _checked(name, x, target, weight, terms)
+        check_float(name, input=x, grad_output=grad_output)
+        check_backend(name, device, grad_output, x, target, weight)
+        shape = tuple(target.shape) if reduction == "none" else ()
+        if tuple(grad_output.shape) != shape:
+            raise ValueError(f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the loss's, {shape}")
+        return x, target, weight, grad_output
+
+    return call(device, plan_backward, (terms, reduction), (x, target, weight, grad_output), check)[0]
 
 
-def _terms(name: str, ignore_index, reduction, label_smoothing) -> Terms:
+def _terms(name: str, ignore_index, reduction, label_smoothing) -> LossTerms:
     """What is asked beside arrays. Raises TypeError and ValueError for what there is not."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"{name}: reduction is {reduction!r}; expected 'mean', 'sum' or 'none'")
@@ -100,10 +80,10 @@ def _terms(name: str, ignore_index, reduction, label_smoothing) -> Terms:
     smoothing = number(name, "label_smoothing", label_smoothing)
     if not 0.0 <= smoothing <= 1.0:
         raise ValueError(f"{name}: label_smoothing is {smoothing}; expected 0 to 1")
-    return Terms(ignored, smoothing)
+    return LossTerms(ignored, smoothing)
 
 
-def _checked(name: str, x, target, weight, terms: Terms):
+def _checked(name: str, x, target, weight, terms: LossTerms):
     """The target as an array or tensor of integers. Raises for what does not go together."""
     arrays = {"input": x} if weight is None else {"input": x, "weight": weight}
     check_float(name, **arrays)
@@ -134,10 +114,6 @@ def _checked(name: str, x, target, weight, terms: Terms):
     return target
 
 
-def _tensors(device: Device, x, target, weight) -> tuple[Tensor, Tensor, Tensor | None]:
-    return device.borrow(x), device.tensor(target), None if weight is None else device.tensor(weight)
-
-
 def _laid_out(
     planner: Planner, registry: Registry, layouts: Sequence[Layout | None]
 ) -> tuple[Tensor, int, Tensor, Tensor | None]:
@@ -153,41 +129,41 @@ def _laid_out(
     return logits, offset, target.reshape(-1), weight
 
 
-def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches that make a loss for each row of the logits, and what its gradient needs."""
-    (terms,) = given
-    planner = Planner(facts, layouts)
-    x, _, target, weight = _laid_out(planner, registry, layouts)
-    return planner.plan(_emit_rows(planner, registry, terms, x, target, weight))
-
-
-def plan_loss(
-    given: tuple[Terms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
+def plan(
+    given: tuple[LossTerms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
 ) -> Plan:
     """The dispatches of the rows' losses, or of their sum, or their mean by what rows weigh."""
     terms, reduction = given
     planner = Planner(facts, layouts)
     x, _, target, weight = _laid_out(planner, registry, layouts)
-    states = _emit_rows(planner, registry, terms, x, target, weight)
+    empty = not target.size
+    if reduction == "none" and empty:
+        return planner.plan(planner.empty(planner.inputs[1].shape, x.dtype))
+    states = None if empty else _emit_rows(planner, registry, terms, x, target, weight)
     if reduction == "none":
         whole = states[0]
     else:
-        whole = planner.empty((1,))
-        if reduction == "sum":
-            emit_sums(planner, registry, states[:1], whole)
-        else:
-            sums = planner.empty((2,))
-            emit_sums(planner, registry, states[:2], sums)
-            emit(planner, registry, spec("divide", FLOAT32), whole, [sums[:1], sums[1:], None], [16, 16, None])
+        whole = planner.empty((1,), zero=empty)
+        sums = whole if reduction == "sum" else planner.empty((2,), zero=empty)
+        if not empty:
+            emit_sums(planner, registry, states[: sums.size], sums)
+        if reduction == "mean":
+            _divide(planner, registry, sums[:1], sums[1:], whole)
     if x.dtype != FLOAT32:
         rounded = planner.empty(whole.shape, x.dtype)
-        emit(planner, registry, converts(FLOAT32, x.dtype), rounded, [whole, None, None], [ALIGN_MOST, None, None])
+        emit(planner, registry, converts(FLOAT32, x.dtype), rounded, [whole], [ALIGN_MOST])
         whole = rounded
     return planner.plan(whole.reshape(planner.inputs[1].shape if reduction == "none" else ()))
 
 
+def _divide(planner: Planner, registry: Registry, x: Tensor, by: Tensor, result: Tensor) -> None:
+    """The dispatch of float32 numbers divided by one."""
+    offsets = [ALIGN_MOST, ALIGN_MOST, None]
+    emit(planner, registry, spec("divide", FLOAT32), result, [x, by.broadcast_to(x.shape), None], offsets)
+
+
 def _emit_rows(
-    planner: Planner, registry: Registry, terms: Terms, x: Tensor, target: Tensor, weight: Tensor | None
+    planner: Planner, registry: Registry, terms: LossTerms, x: Tensor, target: Tensor, weight: Tensor | None
 ) -> Tensor:
     """Dispatches for each row's loss and what its gradient needs, ``(_KINDS, rows)``, of (batch, classes, inner)."""
     facts = planner.facts
@@ -216,7 +192,7 @@ def _emit_rows(
             continue
         words = {
             "rows": count, "all_rows": rows, "first_row": first, "inner": part.shape[2], "classes": classes,
-            **_laid(part), "target_offset": At(target), "weight_offset": At(weight), "y_offset": At(states),
+            **_layout(part), "target_offset": At(target), "weight_offset": At(weight), "y_offset": At(states),
             **_words(terms),
         }  # fmt: skip
         groups = -(-count // each)
@@ -226,28 +202,44 @@ def _emit_rows(
     return states
 
 
-def _types(x: Tensor, target: Tensor, weight: Tensor | None, terms: Terms) -> dict:
+def _types(x: Tensor, target: Tensor, weight: Tensor | None, terms: LossTerms) -> dict:
     return {"TYPE_X": code(x.dtype), "TYPE_T": code(target.dtype), "WEIGHTED": int(weight is not None),
             "SMOOTHED": int(terms.smoothing > 0)}  # fmt: skip
 
 
-def _laid(x: Tensor) -> dict:
-    return {"x_offset": At(x), **{f"x_{name}": x._steps[axis] for axis, name in enumerate(("batch", "class", "inner"))}}
+def _layout(x: Tensor) -> dict:
+    return {
+        "x_offset": At(x),
+        **{f"x_{name}": x._strides[axis] for axis, name in enumerate(("batch", "class", "inner"))},
+    }
 
 
-def _words(terms: Terms) -> dict:
+def _words(terms: LossTerms) -> dict:
     ignored = terms.ignored & 2**64 - 1
     return {"ignored_low": ignored & 2**32 - 1, "ignored_high": ignored >> 32, "smoothing": terms.smoothing}
 
 
 def plan_backward(
-    given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
+    given: tuple[LossTerms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
 ) -> Plan:
-    """The dispatches of the gradient, given also the rows' states and the gradient of each loss, or of their sum."""
-    (terms,) = given
+    """The dispatches of the gradient, given also the gradient of each loss, or of their sum or mean."""
+    terms, reduction = given
     planner = Planner(facts, layouts)
-    states, grad = planner.inputs[3:]
     x, offset, target, weight = _laid_out(planner, registry, layouts)
+    if not target.size:
+        return planner.plan(planner.empty(planner.inputs[0].shape, x.dtype))
+    states = _emit_rows(planner, registry, terms, x, target, weight)
+    grad = planner.inputs[3]
+    if grad.dtype != FLOAT32 or not grad.is_contiguous:
+        own, grad = grad, planner.empty(grad.shape)
+        asked = converts(own.dtype, FLOAT32)
+        emit(planner, registry, asked, grad, [own], [layouts[3].offset])
+    grad = grad.reshape(-1)
+    if reduction == "mean":
+        total, own = planner.empty((1,)), grad
+        emit_sums(planner, registry, states[1:2], total)
+        grad = planner.empty(own.shape)
+        _divide(planner, registry, own, total, grad)
     batch, classes, inner = x.shape
     result = planner.empty(x.shape, x.dtype)
     choice = registry.resolve(Request("cross-entropy-backward", "float32"))
@@ -265,8 +257,8 @@ def plan_backward(
             raise UnsupportedError(f"{NAME}_backward: {unit} batches of {classes} classes do not fit one binding")
         words = {
             "count": part.size, "all_rows": batch * inner, "first_row": first * inner, "inner": inner,
-            "classes": classes, **_laid(part), "target_offset": At(target), "weight_offset": At(weight),
-            "states_offset": At(states), "grad_offset": At(grad), "grad_step": int(grad.size > 1), "y_offset": At(to),
+            "classes": classes, **_layout(part), "target_offset": At(target), "weight_offset": At(weight),
+            "states_offset": At(states), "grad_offset": At(grad), "grad_stride": int(grad.size > 1), "y_offset": At(to),
             **_words(terms),
         }  # fmt: skip
         groups = -(-part.size // (4 * threads))

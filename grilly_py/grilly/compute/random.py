@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
@@ -43,6 +44,24 @@ def manual_seed(seed: int) -> None:
     if not 0 <= seed < 2**64:
         raise ValueError(f"manual_seed: seed is {seed}; expected 0 to 2**64 - 1")
     _sequence = seed, itertools.count()
+
+
+class Sequence:
+    """The place where the sequence of seeds and offsets is now, to go through it from there once more."""
+
+    def __init__(self) -> None:
+        self._seed, calls = _sequence
+        self._next = int(repr(calls)[len("count(") : -1])
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw what was drawn from that place on, and go on from the present one afterwards."""
+        global _sequence
+        now, _sequence = _sequence, (self._seed, itertools.count(self._next))
+        try:
+            yield
+        finally:
+            _sequence = now
 
 
 def seed_of(device: Device, name: str, seed) -> tuple[int, Tensor | None]:

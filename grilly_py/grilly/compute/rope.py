@@ -7,24 +7,21 @@ import math
 import numpy as np
 
 from ..registry import Registry, Request
-from .device.arguments import check_float, finish, to_device
-from .device.caches import Kept
+from .arrays.map import with_rows
+from .device.arguments import check_float
+from .device.caches import DeviceCache
+from .device.call import call
 from .device.cut import parts, placed, strides
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer, number
 from .device.plan import At, Live, Plan, Planner, output_like, strided
-from .device.record import Ready, again, run
-from .device.sixteen_bits import widens
 from .device.tensor import Tensor
 
 _MOST = 2**31 - 1
-#: Plans of turns.
-PLANS: Kept[tuple, Ready] = Kept("plans of rope", 256)
 #: Tables of cosines and sines.
-TABLES: Kept[tuple, tuple[Tensor, Tensor]] = Kept("rotary tables", 4)
+TABLES: DeviceCache[tuple, tuple[Tensor, Tensor]] = DeviceCache("rotary tables", 4)
 
 
-@widens("x")
 def rope(
     device: Device,
     x,
@@ -38,44 +35,39 @@ def rope(
     factor: float = 1.0,
 ):
     """``grilly.functional.rope`` on a device; documented there."""
-    device.check_open()
-    interleaved, reverse = bool(interleaved), bool(reverse)
-    plain = frequencies is None and base.__class__ is factor.__class__ is float and type(x) is Tensor
-    plain = plain and len(x.shape) > 1
-    plain = plain and type(offset) is int and (positions is None or type(positions) is Tensor)
-    if plain and 0 <= offset <= _MOST - x.shape[-2]:
-        key = (len(x.shape), base, None, interleaved, reverse, factor)
-        done = again(device, PLANS, key, (x, positions), (offset,))  # like an earlier call, which passed the checks
-        if done is not None:
-            device.runtime.flush()
-            return done[0]
-    dtype = check_float("rope", x=x)
-    shape = tuple(x.shape)
-    if len(shape) not in (2, 3, 4):
-        raise ValueError(f"rope: x has shape {shape}; expected (B, H, S, D), (B, S, D) or (S, D)")
-    rows, width = shape[-2:]
-    turns = _checked_frequencies(frequencies, base, width)
-    factor = number("rope", "factor", factor)
-    if not math.isfinite(factor):
-        raise ValueError(f"rope: factor is {factor}; it must be finite")
-    offset = integer("rope", "offset", offset)
+    table = None
+    if frequencies is not None:
+        frequencies, base = np.asarray(frequencies, np.float64), 0.0
+        table = frequencies.tobytes()
+    base = base if base.__class__ is float else number("rope", "base", base)
+    factor = factor if factor.__class__ is float else number("rope", "factor", factor)
+    offset = offset if offset.__class__ is int else integer("rope", "offset", offset)
+    rows = x.shape[-2] if len(getattr(x, "shape", ())) > 1 else 0
     if not 0 <= offset <= _MOST - rows:
         raise ValueError(f"rope: offset is {offset}; expected 0 to {_MOST} less the {rows} rows")
-    if positions is not None:
-        positions = _checked_positions(positions, shape)
-    if 0 in shape:
-        return finish(device, device.empty(shape, dtype), x)
-    place = positions if positions is None or isinstance(positions, Tensor) else device.tensor(positions)
-    given = (len(shape), float(base), None if frequencies is None else turns.tobytes(), interleaved, reverse, factor)
-    (y,) = run(device, PLANS, plan, given, (to_device(device, x), place), (offset,))
-    return finish(device, y, x)
+
+    def check(x, positions) -> tuple:
+        check_float("rope", x=x)
+        if len(x.shape) not in (2, 3, 4):
+            raise ValueError(f"rope: x has shape {tuple(x.shape)}; expected (B, H, S, D), (B, S, D) or (S, D)")
+        _checked_frequencies(frequencies, base, x.shape[-1])
+        if not math.isfinite(factor):
+            raise ValueError(f"rope: factor is {factor}; it must be finite")
+        return x, None if positions is None else _checked_positions(positions, tuple(x.shape))
+
+    static = (base, table, bool(interleaved), bool(reverse), factor)
+    (y,) = call(device, plan, static, (x, positions), check, (offset,), floats=1)
+    return y if x.__class__ is Tensor or y.__class__ is not Tensor else y.numpy()  # positions may be a Tensor alone
 
 
 def plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
     """The dispatches of ``rope``. ``Live`` word 0: the offset."""
-    rank, base, frequencies, interleaved, reverse, factor = given
+    base, frequencies, interleaved, reverse, factor = given
     planner = Planner(facts, layouts)
     x, positions = planner.inputs
+    if not x.size:
+        return planner.plan(planner.empty(x.shape, x.dtype))
+    rank, (x, _) = x.ndim, with_rows(planner, registry, x, layouts[0].offset)
     four = x[None, None] if rank == 2 else x[:, None] if rank == 3 else x
     batch, heads, rows, width = four.shape
     turns = _checked_frequencies(None, base, width) if frequencies is None else np.frombuffer(frequencies)
@@ -95,10 +87,10 @@ def plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
         return -(-(width - len(turns)) // items), -(-part[2] // row_block), part[0] * part[1]
 
     for (to, part, at), starts in parts(facts, (y, four, place), groups, ((), (2,), (0, 1))):
-        steps = (0, 0) if at is None else (strides(at)[0], strides(at)[2])
+        own = (0, 0) if at is None else (strides(at)[0], strides(at)[2])
         push = {
-            **placed("x", part), **placed("y", to), "positions_offset": At(at), "positions_batch": steps[0],
-            "positions_row": steps[1], **strided("frequencies", words, (), unit=2), "offset": Live(0, starts[2]),
+            **placed("x", part), **placed("y", to), "positions_offset": At(at), "positions_batch": own[0],
+            "positions_row": own[1], **strided("frequencies", words, (), unit=2), "offset": Live(0, starts[2]),
             "rows": to.shape[2], "pairs": len(turns), "width": width, "heads": to.shape[1], "factor": factor,
         }  # fmt: skip
         arrays = {"x": part, "frequencies": words, "positions": at, "y": to}
@@ -156,7 +148,8 @@ def _checked_positions(positions, shape):
         # Those of (B, S, H, D), whose heads lie where rows are?
         heads_last = len(shape) == 4 and given in (shape[1:2], shape[:2])
         raise ValueError(
-            f"rope: positions have shape {given} and x has {shape}; expected " + " or ".join(map(str, wanted))
+            f"rope: positions have shape {given} and x has {shape}; expected "
+            + " or ".join(map(str, wanted))
             + "; rows are the last axis but one: turn (B, S, H, D) into (B, H, S, D)" * heads_last
         )
     if isinstance(positions, Tensor):

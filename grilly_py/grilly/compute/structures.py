@@ -29,6 +29,11 @@ def leaves(value, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
+def tensors(value) -> list[Tensor]:
+    """The Tensors that tuples, lists and dicts hold."""
+    return [leaf for _, leaf in leaves(value) if isinstance(leaf, Tensor)]
+
+
 #: What is made anew with other leaves; of tuples also those with names. Results in other kinds are leaves.
 _STRUCTURES = (dict, OrderedDict, defaultdict, list, tuple)
 
@@ -147,4 +152,4 @@ def alike(example: tuple, arguments: tuple) -> list:
     return [value for _, value in found]
 
 
-__all__ = ["alike", "common", "held_by", "leaves", "rebuilt"]
+__all__ = ["alike", "common", "held_by", "leaves", "rebuilt", "tensors"]

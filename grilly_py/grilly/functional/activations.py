@@ -1,308 +1,49 @@
-"""Activations, and their gradients."""
-
-from __future__ import annotations
-
-from typing import Literal, NoReturn, TypeAlias
-
-from ..compute.arrays import activations as _activations
-from ..compute.backend import device_of
-from ..compute.device.arrays import ArrayT
-from .words import no_keyword
-
-#: The two ways of computing GELU, by PyTorch's names.
-Approximate: TypeAlias = Literal["none", "tanh"]
-
-
-def _one(name: str, kind: str, input: ArrayT) -> ArrayT:
-    return _activations.apply(device_of(name, input), name, kind, input=input)  # type: ignore[no-any-return]
-
-
-def _slope(name: str, kind: str, grad_output: ArrayT, input: ArrayT) -> ArrayT:
-    device = device_of(name, input, grad_output)
-    return _activations.apply(  # type: ignore[no-any-return]
-        device, name, f"{kind}_slope", input=input, grad_output=grad_output
-    )
-
-
-def gelu(input: ArrayT, *, approximate: Approximate = "none") -> ArrayT:
-    """The Gaussian error linear unit (Hendrycks and Gimpel 2016, arXiv:1606.08415).
-
-    x times the normal distribution up to x, which is ``x / 2 (1 + erf(x / sqrt(2)))``, with all its digits also where x
-    is far below 0; or with ``approximate="tanh"`` as ``x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))``.
-
-    Parameters
-    ----------
-    input : numpy.ndarray or grilly.Tensor
-        Any shape; float32, float16 or bfloat16.
-    approximate : str
-        "none" or "tanh".
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when input was one, and then without waiting. NaN where input is NaN, and
-        the limit at infinities.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    ValueError
-        For another ``approximate``.
-    """
-    return _one("gelu", _activations.gelu_of("gelu", approximate), input)
-
-
-def gelu_backward(grad_output: ArrayT, input: ArrayT, *, approximate: Approximate = "none") -> ArrayT:
-    """The gradient of ``gelu``: of ``sum(grad_output * gelu(input))`` by input.
-
-    Parameters
-    ----------
-    grad_output, input : numpy.ndarray or grilly.Tensor
-        Of one shape and dtype: float32, float16 or bfloat16. input is what ``gelu`` was given.
-    approximate : str
-        As given to ``gelu``.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For other dtypes, or differing ones.
-    ValueError
-        For differing shapes, or another ``approximate``.
-    """
-    kind = _activations.gelu_of("gelu_backward", approximate)
-    return _slope("gelu_backward", kind, grad_output, input)
-
-
-def relu(input: ArrayT, **unknown: NoReturn) -> ArrayT:
-    """``max(x, 0)`` of each element x.
-
-    Parameters
-    ----------
-    input : numpy.ndarray or grilly.Tensor
-        Any shape; float32, float16 or bfloat16.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when input was one, and then without waiting. NaN where input is NaN, and
-        the limit at infinities.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    """
-    if unknown:
-        raise no_keyword("relu", unknown)
-    return _one("relu", "relu", input)
-
-
-def relu_backward(grad_output: ArrayT, input: ArrayT) -> ArrayT:
-    """The gradient of ``relu``: of ``sum(grad_output * relu(input))`` by input.
-
-    Parameters
-    ----------
-    grad_output, input : numpy.ndarray or grilly.Tensor
-        Of one shape and dtype: float32, float16 or bfloat16. input is what ``relu`` was given.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For other dtypes, or differing ones.
-    ValueError
-        For differing shapes.
-    """
-    return _slope("relu_backward", "relu", grad_output, input)
-
-
-def sigmoid(input: ArrayT) -> ArrayT:
-    """``1 / (1 + exp(-x))`` of each element x.
-
-    Parameters
-    ----------
-    input : numpy.ndarray or grilly.Tensor
-        Any shape; float32, float16 or bfloat16.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when input was one, and then without waiting. NaN where input is NaN, and
-        the limit at infinities.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    """
-    return _one("sigmoid", "sigmoid", input)
-
-
-def sigmoid_backward(grad_output: ArrayT, input: ArrayT) -> ArrayT:
-    """The gradient of ``sigmoid``: of ``sum(grad_output * sigmoid(input))`` by input.
-
-    Parameters
-    ----------
-    grad_output, input : numpy.ndarray or grilly.Tensor
-        Of one shape and dtype: float32, float16 or bfloat16. input is what ``sigmoid`` was given.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For other dtypes, or differing ones.
-    ValueError
-        For differing shapes.
-    """
-    return _slope("sigmoid_backward", "sigmoid", grad_output, input)
-
-
-def tanh(input: ArrayT) -> ArrayT:
-    """The hyperbolic tangent of each element.
-
-    Parameters
-    ----------
-    input : numpy.ndarray or grilly.Tensor
-        Any shape; float32, float16 or bfloat16.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when input was one, and then without waiting. NaN where input is NaN, and
-        the limit at infinities.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    """
-    return _one("tanh", "tanh", input)
-
-
-def tanh_backward(grad_output: ArrayT, input: ArrayT) -> ArrayT:
-    """The gradient of ``tanh``: of ``sum(grad_output * tanh(input))`` by input.
-
-    Parameters
-    ----------
-    grad_output, input : numpy.ndarray or grilly.Tensor
-        Of one shape and dtype: float32, float16 or bfloat16. input is what ``tanh`` was given.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For other dtypes, or differing ones.
-    ValueError
-        For differing shapes.
-    """
-    return _slope("tanh_backward", "tanh", grad_output, input)
-
-
-def silu(input: ArrayT, **unknown: NoReturn) -> ArrayT:
-    """``x / (1 + exp(-x))`` of each element x, also called swish (Elfwing et al. 2017, arXiv:1702.03118).
-
-    Parameters
-    ----------
-    input : numpy.ndarray or grilly.Tensor
-        Any shape; float32, float16 or bfloat16.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when input was one, and then without waiting. NaN where input is NaN, and
-        the limit at infinities.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    """
-    if unknown:
-        raise no_keyword("silu", unknown)
-    return _one("silu", "silu", input)
-
-
-def silu_backward(grad_output: ArrayT, input: ArrayT) -> ArrayT:
-    """The gradient of ``silu``: of ``sum(grad_output * silu(input))`` by input.
-
-    Parameters
-    ----------
-    grad_output, input : numpy.ndarray or grilly.Tensor
-        Of one shape and dtype: float32, float16 or bfloat16. input is what ``silu`` was given.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For other dtypes, or differing ones.
-    ValueError
-        For differing shapes.
-    """
-    return _slope("silu_backward", "silu", grad_output, input)
-
-
-def quick_gelu(input: ArrayT) -> ArrayT:
-    """``x / (1 + exp(-1.702 x))`` of each element x, the approximation of GELU that CLIP was trained with.
-
-    Parameters
-    ----------
-    input : numpy.ndarray or grilly.Tensor
-        Any shape; float32, float16 or bfloat16.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when input was one, and then without waiting. NaN where input is NaN, and
-        the limit at infinities.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    """
-    return _one("quick_gelu", "quick_gelu", input)
-
-
-def quick_gelu_backward(grad_output: ArrayT, input: ArrayT) -> ArrayT:
-    """The gradient of ``quick_gelu``: of ``sum(grad_output * quick_gelu(input))`` by input.
-
-    Parameters
-    ----------
-    grad_output, input : numpy.ndarray or grilly.Tensor
-        Of one shape and dtype: float32, float16 or bfloat16. input is what ``quick_gelu`` was given.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For other dtypes, or differing ones.
-    ValueError
-        For differing shapes.
-    """
-    return _slope("quick_gelu_backward", "quick_gelu", grad_output, input)
+"""Activations, and their gradients: made of the records in compute/expressions/activations.py.
+
+``grilly.functional`` has what has a name here without an underscore.
+"""
+
+from ..compute.expressions import activations as _records
+from .from_records import gradient as _gradient
+from .from_records import value as _value
+
+celu = _value(_records.celu)
+celu_backward = _gradient(_records.celu)
+elu = _value(_records.elu)
+elu_backward = _gradient(_records.elu)
+hardshrink = _value(_records.hardshrink)
+hardshrink_backward = _gradient(_records.hardshrink)
+hardsigmoid = _value(_records.hardsigmoid)
+hardsigmoid_backward = _gradient(_records.hardsigmoid)
+hardswish = _value(_records.hardswish)
+hardswish_backward = _gradient(_records.hardswish)
+hardtanh = _value(_records.hardtanh)
+hardtanh_backward = _gradient(_records.hardtanh)
+leaky_relu = _value(_records.leaky_relu)
+leaky_relu_backward = _gradient(_records.leaky_relu)
+logsigmoid = _value(_records.logsigmoid)
+logsigmoid_backward = _gradient(_records.logsigmoid)
+mish = _value(_records.mish)
+mish_backward = _gradient(_records.mish)
+quick_gelu = _value(_records.quick_gelu)
+quick_gelu_backward = _gradient(_records.quick_gelu)
+relu = _value(_records.relu)
+relu_backward = _gradient(_records.relu)
+relu6 = _value(_records.relu6)
+relu6_backward = _gradient(_records.relu6)
+selu = _value(_records.selu)
+selu_backward = _gradient(_records.selu)
+sigmoid = _value(_records.sigmoid)
+sigmoid_backward = _gradient(_records.sigmoid)
+silu = _value(_records.silu)
+silu_backward = _gradient(_records.silu)
+softplus = _value(_records.softplus)
+softplus_backward = _gradient(_records.softplus)
+softshrink = _value(_records.softshrink)
+softshrink_backward = _gradient(_records.softshrink)
+softsign = _value(_records.softsign)
+softsign_backward = _gradient(_records.softsign)
+tanh = _value(_records.tanh)
+tanh_backward = _gradient(_records.tanh)
+tanhshrink = _value(_records.tanhshrink)
+tanhshrink_backward = _gradient(_records.tanhshrink)

@@ -7,9 +7,10 @@ from typing import Any, Literal, SupportsIndex, overload
 import numpy as np
 
 from ..compute.attention import foreign as _foreign
+from ..compute.attention import public as _public
 from ..compute.attention.keywords import AttentionKeywords, GradientKeywords, JoinedKeywords, OptionKeywords
 from ..compute.attention.options import arrays_of
-from ..compute.backend import backend_of
+from ..compute.backend import device_of
 from ..compute.device.arrays import Array, Float32Array, FloatArray, FloatT, MaskArray, NDArray, Precision, Unpack
 from ..compute.device.tensor import Tensor
 
@@ -36,7 +37,7 @@ def flash_attention2(
 def flash_attention2(
     q: FloatArray, k: FloatArray, v: FloatArray, *, return_lse: bool = ..., **options: Unpack[AttentionKeywords]
 ) -> Array | tuple[Array, Array]: ...
-@_foreign.named(_foreign.WORDS)
+@_foreign.named(_foreign.KEYWORDS)
 def flash_attention2(
     q: FloatArray, k: FloatArray, v: FloatArray, *, mask: MaskArray | None = None, causal: bool = False,
     scale: float | None = None, return_lse: bool = False, kernel: str | None = None, precision: Precision = "highest",
@@ -93,6 +94,13 @@ def flash_attention2(
     softcap : float
         Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it. From
         ``2**100`` up it leaves all scores as they are.
+    score_mod : callable, optional
+        ``score_mod(score, batch, head, query, key)``, a function of scalars: what a scaled score becomes, before
+        soft-cap, biases and masks. Queries and keys count from 0 in the arrays. It may read elements of Tensors.
+        docs/score-functions.md says what it may do.
+    mask_mod : callable, optional
+        ``mask_mod(batch, head, query, key)``: whether the query sees the key. Or what ``grilly.block_mask`` made of
+        such a function.
     alibi_slopes : array, optional
         ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |j - (i + N_kv - N_q)|``.
     t5_table : array, optional
@@ -138,6 +146,8 @@ def flash_attention2(
     ValueError
         For shapes that do not go together, a mask that does not broadcast, numbers out of their range, a scale that
         is not finite or beyond 2.3e38, or another precision.
+    ExpressionError
+        For a score_mod or mask_mod that cannot become a part of a kernel.
     UnsupportedError
         When no kernel for this device and dtype exists; the message lists each with what it lacks.
     OutOfDeviceMemoryError
@@ -149,9 +159,8 @@ def flash_attention2(
     arXiv:2307.08691, algorithm 1. The split: H. Ootomo and R. Yokota, "Recovering single precision accuracy from
     Tensor Cores while surpassing the FP32 theoretical peak performance", 2022.
     """
-    backend = backend_of("flash_attention2", q, k, v, mask, *arrays_of(options))
-    return backend.attention.flash_attention2(
-        q, k, v,
+    return _public.flash_attention2(
+        device_of("flash_attention2", q, k, v, mask, *arrays_of(options)), q, k, v,
         mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision, **options,
     )  # fmt: skip
 
@@ -178,7 +187,7 @@ def flash_attention3(
 def flash_attention3(
     q: FloatArray, k: FloatArray, v: FloatArray, *, return_lse: bool = ..., **options: Unpack[JoinedKeywords]
 ) -> Array | tuple[Array, Array]: ...
-@_foreign.named(_foreign.WORDS)
+@_foreign.named(_foreign.KEYWORDS)
 def flash_attention3(
     q: FloatArray, k: FloatArray, v: FloatArray, *, num_heads: SupportsIndex | None = None,
     head_dim: SupportsIndex | None = None, num_kv_heads: SupportsIndex | None = None, mask: MaskArray | None = None,
@@ -222,9 +231,9 @@ def flash_attention3(
     J. Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", 2024,
     arXiv:2407.08608.
     """
-    backend = backend_of("flash_attention3", q, k, v, mask, *arrays_of(options))
-    return backend.attention.flash_attention3(
-        q, k, v, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads,
+    return _public.flash_attention3(
+        device_of("flash_attention3", q, k, v, mask, *arrays_of(options)), q, k, v,
+        num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads,
         mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision, **options,
     )  # fmt: skip
 
@@ -244,7 +253,7 @@ def flash_attention2_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array,
     **options: Unpack[GradientKeywords],
 ) -> tuple[Array, ...]: ...  # fmt: skip
-@_foreign.named(_foreign.WORDS)
+@_foreign.named(_foreign.KEYWORDS)
 def flash_attention2_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array, *,
     mask: MaskArray | None = None, causal: bool = False, scale: float | None = None, return_dbias: bool = False,
@@ -302,8 +311,8 @@ def flash_attention2_backward(
     arXiv:2307.08691, algorithm 2.
     """
     arrays = (grad_out, q, k, v, out, lse)
-    backend = backend_of("flash_attention2_backward", *arrays, mask, grad_lse, *arrays_of(options))
-    return backend.attention.flash_attention2_backward(
-        *arrays, mask=mask, causal=causal, scale=scale, return_dbias=return_dbias, return_dsinks=return_dsinks,
+    device = device_of("flash_attention2_backward", *arrays, mask, grad_lse, *arrays_of(options))
+    return _public.flash_attention2_backward(
+        device, *arrays, mask=mask, causal=causal, scale=scale, return_dbias=return_dbias, return_dsinks=return_dsinks,
         return_dt5_table=return_dt5_table, grad_lse=grad_lse, **options,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from ..compute import dropout as _dropout
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.tensor import Tensor
-from .words import no_keyword
+from .keywords import no_keyword
 
 
 @overload

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import NoReturn, SupportsIndex, overload
 
+import numpy as np
+
 from ..compute import embedding as _embedding
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, IntegersLike, NDArray
 from ..compute.device.tensor import Tensor
-from .words import no_keyword
+from ..quantization import QuantizedTensor
+from .keywords import no_keyword
 
 
 @overload
@@ -16,12 +19,19 @@ def embedding(
     input: HostIntegers, weight: NDArray[FloatT], padding_idx: SupportsIndex | None = ...
 ) -> NDArray[FloatT]: ...
 @overload
-def embedding(input: Tensor, weight: FloatArray, padding_idx: SupportsIndex | None = ...) -> Tensor: ...
+def embedding(
+    input: HostIntegers, weight: QuantizedTensor, padding_idx: SupportsIndex | None = ...
+) -> NDArray[np.float32] | Tensor: ...
+@overload
+def embedding(
+    input: Tensor, weight: FloatArray | QuantizedTensor, padding_idx: SupportsIndex | None = ...
+) -> Tensor: ...
 @overload
 def embedding(input: IntegersLike, weight: Tensor, padding_idx: SupportsIndex | None = ...) -> Tensor: ...
 def embedding(
-    input: IntegersLike, weight: FloatArray, padding_idx: SupportsIndex | None = None, **unknown: NoReturn
-) -> Array:
+    input: IntegersLike, weight: FloatArray | QuantizedTensor, padding_idx: SupportsIndex | None = None,
+    **unknown: NoReturn,
+) -> Array:  # fmt: skip
     """Rows of ``weight`` by ids: ``y[..., :] = weight[input[...]]``.
 
     Parameters
@@ -30,15 +40,16 @@ def embedding(
         Ids, any shape, any integer type. Those in NumPy arrays and lists are checked before any work; those in a Tensor
         are not, because that would wait: below 0 they count from the end, and one out of bounds takes the row at the
         end that is nearest.
-    weight : numpy.ndarray or grilly.Tensor
-        ``(num_embeddings, embedding_dim)``, float32, float16 or bfloat16.
+    weight : numpy.ndarray, grilly.Tensor or grilly.QuantizedTensor
+        ``(num_embeddings, embedding_dim)``, float32, float16 or bfloat16, or quantized.
     padding_idx : int, optional
         A row whose gradient is zero (`embedding_backward`); it changes nothing here.
 
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``(*input.shape, embedding_dim)``, of weight's dtype; a Tensor when an input was one, and then without waiting.
+        ``(*input.shape, embedding_dim)``, of weight's dtype, float32 of a quantized one; a Tensor when an
+        input was one, and then without waiting.
 
     Raises
     ------

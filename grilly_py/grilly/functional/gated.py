@@ -7,8 +7,8 @@ from typing import NoReturn, SupportsIndex
 from ..compute.arrays import activations as _activations
 from ..compute.backend import device_of
 from ..compute.device.arrays import ArrayT
-from .activations import Approximate
-from .words import no_keyword
+from .gaussian import Approximate
+from .keywords import no_keyword
 
 
 def glu(input: ArrayT, dim: SupportsIndex = -1, **unknown: NoReturn) -> ArrayT:

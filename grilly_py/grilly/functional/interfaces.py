@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     query: FloatArray, key: FloatArray, value: FloatArray, attn_mask: MaskArray | None = ..., dropout_p: float = ...,
     is_causal: bool = ..., scale: float | None = ..., enable_gqa: bool = ...,
 ) -> Array: ...  # fmt: skip
-@_foreign.named(_foreign.SDPA_WORDS)
+@_foreign.named(_foreign.SDPA_KEYWORDS)
 def scaled_dot_product_attention(
     query: FloatArray, key: FloatArray, value: FloatArray, attn_mask: MaskArray | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
@@ -91,7 +91,7 @@ def scaled_dot_product_attention(
     )  # fmt: skip
 
 
-@_foreign.named(_foreign.STEP_WORDS["flash_attention"])
+@_foreign.named(_foreign.STEP_KEYWORDS["flash_attention"])
 def flash_attention(q: FloatArray, k: FloatArray, v: FloatArray, config: FlashConfig | None = None) -> FlashResult:
     """Exact attention by a configuration, with the memory that it took.
 
@@ -128,7 +128,7 @@ def naive_attention(
 def naive_attention(q: Tensor, k: FloatArray, v: FloatArray, scale: float | None = ...) -> tuple[Tensor, int]: ...
 @overload
 def naive_attention(q: FloatArray, k: FloatArray, v: FloatArray, scale: float | None = ...) -> tuple[Array, int]: ...
-@_foreign.named(_foreign.STEP_WORDS["naive_attention"])
+@_foreign.named(_foreign.STEP_KEYWORDS["naive_attention"])
 def naive_attention(q: FloatArray, k: FloatArray, v: FloatArray, scale: float | None = None) -> tuple[Array, int]:
     """Attention on the device with the whole score matrix in memory, and the bytes that this took.
 

@@ -8,7 +8,7 @@ from ..compute import losses as _losses
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, IntegersLike, NDArray
 from ..compute.device.tensor import Tensor
-from .words import named, words_of
+from .keywords import keywords_of, named
 
 #: What is made of the rows' losses.
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -29,7 +29,7 @@ def cross_entropy(
     input: FloatArray, target: IntegersLike | int, weight: FloatArray | None = ..., *,
     ignore_index: SupportsIndex = ..., reduction: Reduction = ..., label_smoothing: float = ...,
 ) -> Array: ...  # fmt: skip
-@named(words_of("cross_entropy"))
+@named(keywords_of("cross_entropy"))
 def cross_entropy(
     input: FloatArray, target: IntegersLike | int, weight: FloatArray | None = None, *,
     ignore_index: SupportsIndex = -100, reduction: Reduction = "mean", label_smoothing: float = 0.0,

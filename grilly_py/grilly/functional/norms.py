@@ -9,7 +9,7 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Shape
 from ..compute.device.tensor import Tensor
 from ..compute.norms import backward as _backward
 from ..compute.norms import forward as _forward
-from .words import no_keyword
+from .keywords import no_keyword
 
 
 @overload

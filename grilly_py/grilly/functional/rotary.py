@@ -8,7 +8,7 @@ from ..compute import rope as _rope
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatsLike, FloatT, IntegersLike, NDArray
 from ..compute.device.tensor import Tensor
-from .words import no_keyword
+from .keywords import no_keyword
 
 
 @overload
@@ -48,7 +48,7 @@ def rope(
         Turn back by the same angles. This undoes the turn (of a factor of 1), and is its gradient: of
         ``sum(g * rope(x))`` by x.
     factor : float
-        Multiplies the elements that are turned: the attention factor of YaRN and LongRoPE, which
+        Multiplies the elements that are rotated: the attention factor of YaRN and LongRoPE, which
         ``grilly.reference.rope_scaling`` gives beside frequencies.
 
     Returns

@@ -57,7 +57,7 @@ def flash_attention_varlen(
     max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *, return_lse: bool = ...,
     **options: Unpack[PackedKeywords],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
-@_foreign.named(_foreign.PACKED_WORDS)
+@_foreign.named(_foreign.PACKED_KEYWORDS)
 def flash_attention_varlen(
     q: FloatArray, k: FloatArray, v: FloatArray, cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike,
     max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *, causal: bool = False, scale: float | None = None,
@@ -144,7 +144,7 @@ def flash_attention_varlen_backward(
     cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike, max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex,
     **options: Unpack[PackedGradientKeywords],
 ) -> tuple[Array, ...]: ...  # fmt: skip
-@_foreign.named(_foreign.PACKED_WORDS)
+@_foreign.named(_foreign.PACKED_KEYWORDS)
 def flash_attention_varlen_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array,
     cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike, max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *,
@@ -231,7 +231,7 @@ def flash_attention_with_kvcache(
     cache_seqlens: SupportsIndex | IntegersLike | None = ..., page_table: IntegersLike | None = ..., *,
     return_lse: bool = ..., **options: Unpack[CacheKeywords],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
-@_foreign.named(_foreign.CACHE_WORDS)
+@_foreign.named(_foreign.CACHE_KEYWORDS)
 def flash_attention_with_kvcache(
     q: FloatArray, k_cache: FloatArray, v_cache: FloatArray, k: FloatArray | None = None, v: FloatArray | None = None,
     cache_seqlens: SupportsIndex | IntegersLike | None = None, page_table: IntegersLike | None = None, *,
@@ -268,7 +268,7 @@ def flash_attention_with_kvcache(
         the nearest page. Samples may share pages, but not those that new keys are written to.
     rotary : pair of arrays, optional
         Cosines and sines, ``(positions, P)`` with 2 P <= D (flash-attn's rotary_cos and rotary_sin): pair p of a new
-        key at position t is turned by the angle of row t, and so is a query: with ``causal`` or a window at position
+        key at position t is rotated by the angle of row t, and so is a query: with ``causal`` or a window at position
         cache_seqlens + i, else at cache_seqlens (Su et al. 2021, arXiv:2104.09864). Needs k and v. Computed in
         float32, rounded to the arrays' dtype. Tensors save sending the tables at every call.
     rotary_interleaved : bool

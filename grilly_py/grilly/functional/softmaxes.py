@@ -8,7 +8,7 @@ from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.tensor import Tensor
 from ..compute.norms import softmax as _softmax
-from .words import no_keyword
+from .keywords import no_keyword
 
 
 @overload

@@ -8,10 +8,14 @@ from typing import SupportsIndex, overload
 import numpy as np
 
 from ..compute.attention import foreign as _foreign
-from ..compute.backend import backend_of, device_of
+from ..compute.backend import device_of
 from ..compute.device.arrays import Architecture, Array, Float32Array, FloatArray, FloatT, HostMask, MaskArray, NDArray
 from ..compute.device.tensor import Tensor
 from ..compute.unfused import dropout as _dropout
+from ..compute.unfused import mask as _mask
+from ..compute.unfused import output as _output
+from ..compute.unfused import scores as _scores
+from ..compute.unfused import t5_bias as _t5_bias
 
 
 @overload
@@ -20,7 +24,7 @@ def attention_scores(q: NDArray[FloatT], k: NDArray[FloatT], *, scale: float | N
 def attention_scores(q: Tensor, k: FloatArray, *, scale: float | None = ...) -> Tensor: ...
 @overload
 def attention_scores(q: FloatArray, k: FloatArray, *, scale: float | None = ...) -> Float32Array: ...
-@_foreign.named(_foreign.STEP_WORDS["attention_scores"])
+@_foreign.named(_foreign.STEP_KEYWORDS["attention_scores"])
 def attention_scores(q: FloatArray, k: FloatArray, *, scale: float | None = None) -> Float32Array:
     """``scale * q k^T``.
 
@@ -46,7 +50,7 @@ def attention_scores(q: FloatArray, k: FloatArray, *, scale: float | None = None
     ValueError
         For shapes that do not go together, or a scale that is not finite.
     """
-    return backend_of("attention_scores", q, k).attention.attention_scores(q, k, scale=scale)
+    return _scores.attention_scores(device_of("attention_scores", q, k), q, k, scale=scale)
 
 
 @overload
@@ -57,7 +61,7 @@ def attention_mask(
 def attention_mask(scores: Tensor, *, mask: MaskArray | None = ..., causal: bool = ...) -> Tensor: ...
 @overload
 def attention_mask(scores: Float32Array, *, mask: MaskArray | None = ..., causal: bool = ...) -> Float32Array: ...
-@_foreign.named(_foreign.STEP_WORDS["attention_mask"])
+@_foreign.named(_foreign.STEP_KEYWORDS["attention_mask"])
 def attention_mask(scores: Float32Array, *, mask: MaskArray | None = None, causal: bool = False) -> Float32Array:
     """The scores with minus infinity where a query may not attend, and an additive mask added elsewhere.
 
@@ -83,7 +87,7 @@ def attention_mask(scores: Float32Array, *, mask: MaskArray | None = None, causa
     ValueError
         For a wrong rank, or a mask that does not broadcast.
     """
-    return backend_of("attention_mask", scores, mask).attention.attention_mask(scores, mask=mask, causal=causal)
+    return _mask.attention_mask(device_of("attention_mask", scores, mask), scores, mask=mask, causal=causal)
 
 
 @overload
@@ -140,9 +144,10 @@ def t5_bias(
     C. Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020,
     arXiv:1910.10683, section 2.1.
     """
-    return backend_of("t5_bias", scores, table).attention.t5_bias(
-        scores, table, bidirectional=bidirectional, max_distance=max_distance, offset=offset
-    )
+    return _t5_bias.t5_bias(
+        device_of("t5_bias", scores, table), scores, table,
+        bidirectional=bidirectional, max_distance=max_distance, offset=offset,
+    )  # fmt: skip
 
 
 @overload
@@ -268,5 +273,5 @@ def attention_output(weights: Float32Array, v: FloatArray, *, architecture: Arch
     UnsupportedError
         For more keys than the device's kernel takes.
     """
-    backend = backend_of("attention_output", weights, v)
-    return backend.attention.attention_output(weights, v, architecture=architecture)
+    device = device_of("attention_output", weights, v)
+    return _output.attention_output(device, weights, v, architecture=architecture)

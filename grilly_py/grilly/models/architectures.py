@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from .config import Config, family_of
+from .config import Config, family_of, place_of
 from .model import Model
 from .weights import Weights
 
@@ -39,6 +39,7 @@ ARCHITECTURES = {
     "DistilBertForTokenClassification": "distilbert.DistilBertTokenClassifier",
     "DistilBertForQuestionAnswering": "distilbert.DistilBertQuestionAnswering",
     "MPNetModel": "mpnet.MPNet",
+    "NomicBertModel": "nomic.NomicBert",
     "GPT2Model": "gpt2.GPT2",
     "GPT2LMHeadModel": "gpt2.GPT2LM",
     "LlamaModel": "llama.Llama",
@@ -55,6 +56,8 @@ ARCHITECTURES = {
     "GemmaForCausalLM": "gemma.Gemma1LM",
     "Gemma2Model": "gemma.Gemma",
     "Gemma2ForCausalLM": "gemma.GemmaLM",
+    "Gemma3TextModel": "gemma.Gemma3",
+    "Gemma3ForCausalLM": "gemma.Gemma3LM",
     "T5EncoderModel": "t5.T5Encoder",
     "T5Model": "t5.T5",
     "T5ForConditionalGeneration": "t5.T5LM",
@@ -71,7 +74,7 @@ ARCHITECTURES = {
 #: Encoders of sentences by model_type without its signs, to the same of the models without a head.
 ENCODERS = {
     "bert": "bert.Bert", "roberta": "bert.Roberta", "xlmroberta": "bert.Roberta", "distilbert": "distilbert.DistilBert",
-    "mpnet": "mpnet.MPNet",
+    "mpnet": "mpnet.MPNet", "nomicbert": "nomic.NomicBert",
 }  # fmt: skip
 #: How names of tensors begin that are of heads of these.
 HEADS = (
@@ -82,7 +85,7 @@ HEADS = (
 
 def class_of(folder: Path, fields: dict[str, Any]) -> Make:
     """The class for what config.json calls the architecture. Where it lacks a ``model_type``, the fields get one."""
-    where, names = str(folder / "config.json"), fields.get("architectures")
+    where, names = place_of(folder), fields.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ModelError(f"{where}: architectures is {name!r}; expected one of {', '.join(sorted(ARCHITECTURES))}")
@@ -96,14 +99,14 @@ def encoder_of(folder: Path, fields: dict[str, Any]) -> Make:
     It is chosen by ``model_type``, as by transformers' AutoModel, with which sentence-transformers loads: files of the
     bare model often name the one with a head that it was trained with. Where they have the head, it is passed over.
     """
-    where, kind = str(folder / "config.json"), fields.get("model_type")
+    where, kind = place_of(folder), fields.get("model_type")
     if kind is None:  # in old files the architecture tells
         names = fields.get("architectures")
         kind = family_of(where, fields, str(names[0] if isinstance(names, list) and names else names))
     name = re.sub("[-_]", "", str(kind)).lower()
     if name not in ENCODERS:
         raise ModelError(f"{where}: model_type is {kind!r}; sentences are encoded by BERT, RoBERTa, XLM-RoBERTa, "
-                         "DistilBERT and MPNet")  # fmt: skip
+                         "DistilBERT, MPNet and Nomic BERT")  # fmt: skip
     found = _found(ENCODERS[name])
 
     def make(config: Config, weights: Weights) -> Model:

@@ -15,7 +15,7 @@ from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from .config import Config
-from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim
+from .layers import ACTIVATIONS, MLP, Dropouts, Embedding, LayerNorm, Layers, Linear, check_dim
 from .model import Model
 from .output import Output
 from .weights import Weights
@@ -38,17 +38,19 @@ class Layer(nn.Module):
     width, heads, inner : int
     activation : str
     eps : float
+    dropout : Dropouts
     """
 
     def __init__(
-        self, weights: Weights, names: Sequence[str], width: int, heads: int, inner: int, activation: str, eps: float
-    ) -> None:
+        self, weights: Weights, names: Sequence[str], width: int, heads: int, inner: int, activation: str, eps: float,
+        dropout: Dropouts,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout.attention
         self.qkv = Linear(weights, names[:3], width, [width] * 3)
-        self.output = Linear(weights, names[3], width, width)
+        self.output = Linear(weights, names[3], width, width, dropout=dropout.added)
         self.attention_norm = LayerNorm(weights, names[4], width, eps)
-        self.mlp = MLP(weights, names[5:7], width, inner, activation)
+        self.mlp = MLP(weights, names[5:7], width, inner, activation, dropout=dropout)
         self.norm = LayerNorm(weights, names[7], width, eps)
 
     def forward(self, x: Tensor, mask: Tensor | None, places: dict[str, Any]) -> Tensor:
@@ -56,7 +58,10 @@ class Layer(nn.Module):
         width = x.shape[-1]
         qkv = self.qkv(x)
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
-        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask, precision=self.qkv.precision, **places)
+        attended = F.flash_attention3(
+            q, k, v, num_heads=self.heads, mask=mask, precision=self.qkv.precision,
+            dropout_p=self.dropout if self.training else 0.0, **places,
+        )  # fmt: skip
         x = self.attention_norm(self.output(attended, residual=x))
         return self.norm(self.mlp(x, residual=x))
 
@@ -64,11 +69,12 @@ class Layer(nn.Module):
 class Bert(Model):
     """BERT without a head: ``last_hidden_state``, and ``pooler_output`` where the files have the pooler."""
 
-    prefix, encoder, names = "bert", "encoder", NAMES
+    prefix, encoder, names = "bert", ("encoder", "layer"), NAMES
+    norm_name = "embeddings.LayerNorm"
     sizes = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")
-    act = "hidden_act"
+    act, dropouts = "hidden_act", ("attention_probs_dropout_prob", "hidden_dropout_prob")
     first_position = 0
-    typed = True
+    typed = placed = True  # whether there are tables of types, and of positions
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -88,19 +94,32 @@ class Bert(Model):
         weights = weights.optional(self.prefix)
         below = weights.at("embeddings")
         self.word_embeddings = Embedding(below, "word_embeddings", self.rows, self.width)
-        self.position_embeddings = Embedding(below, "position_embeddings", self.positions, self.width)
+        self.position_embeddings = None
+        if self.placed:
+            self.position_embeddings = Embedding(
+                below, "position_embeddings", self.positions, self.width, quantized=False
+            )
         self.token_type_embeddings = None
         if self.typed:
-            self.token_type_embeddings = Embedding(below, "token_type_embeddings", self.types, self.width)
-        self.norm = LayerNorm(below, "LayerNorm", self.width, eps)
+            self.token_type_embeddings = Embedding(
+                below, "token_type_embeddings", self.types, self.width, quantized=False
+            )
+        self.norm = LayerNorm(weights, self.norm_name, self.width, eps)
         self.activation = config.text(self.act, ACTIVATIONS, "gelu")
-        self.layers = nn.ModuleList(
-            Layer(weights.at(self.encoder, "layer", i), self.names, self.width, heads, inner, self.activation, eps)
-            for i in range(layers)
+        attention, added = (config.dropout(name, 0.1) for name in self.dropouts)
+        dropout, self.dropout = Dropouts(attention, 0.0, added), nn.Dropout(added)
+        self.layers = Layers(
+            self._layer(config, weights.at(*self.encoder, i), heads, inner, eps, dropout) for i in range(layers)
         )
         self.pooler = None
         if weights.has("pooler.dense.weight"):
             self.pooler = Linear(weights, "pooler.dense", self.width, self.width)
+
+    def _layer(
+        self, config: Config, weights: Weights, heads: int, inner: int, eps: float, dropout: Dropouts
+    ) -> nn.Module:
+        """One layer."""
+        return Layer(weights, self.names, self.width, heads, inner, self.activation, eps, dropout)
 
     def _eps(self, config: Config) -> float:
         """What norms add to a variance."""
@@ -158,9 +177,10 @@ class Bert(Model):
 
     def _placed(self, ids: Tensor) -> Tensor:
         """What is added for the places of tokens, ``(S, width)`` or of each text."""
+        assert self.position_embeddings is not None
         return self.position_embeddings.weight.data[: ids.shape[1]]
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, places: Tensor | None) -> dict[str, Any]:
         """The options of attention that tell positions."""
         return {}
 
@@ -183,10 +203,11 @@ class Bert(Model):
         x, table = self.word_embeddings(ids), self.token_type_embeddings
         if table is not None:
             x = x + (table.weight.data[0] if types is None else table(types))
-        x = self.norm(x + (self._placed(ids) if places is None else self.position_embeddings(places)))
-        options = self._options()
-        for layer in self.layers:
-            x = layer(x, mask, options)
+        if self.position_embeddings is not None:
+            x = x + (self._placed(ids) if places is None else self.position_embeddings(places))
+        x = self.dropout(self.norm(x))
+        options = self._options(places)
+        x = self.layers.through(x, mask, options)
         return x
 
 
@@ -202,5 +223,6 @@ class Roberta(Bert):
         return (np.cumsum(seen) * seen + self.padding).tolist()
 
     def _placed(self, ids: Tensor) -> Tensor:
+        assert self.position_embeddings is not None
         tokens = (ids != self.padding).astype("int32")
         return self.position_embeddings(xp.cumulative_sum(tokens, axis=1).astype("int32") * tokens + self.padding)

@@ -8,13 +8,19 @@ from __future__ import annotations
 import functools
 
 from .. import functional as F
+from .. import nn
 from ..compute import Tensor
-from ..functional.products import Activation
+from ..functional.matmul import Activation
 from .bert import Bert, Roberta
 from .config import Config
 from .layers import ACTIVATIONS, LayerNorm, Linear
 from .output import Output
 from .weights import Weights
+
+
+def classifier_dropout(config: Config) -> float:
+    """That of the states that a classifier reads."""
+    return config.dropout("classifier_dropout", config.dropout("hidden_dropout_prob", 0.1))
 
 
 class BertMaskedLM(Bert):
@@ -85,10 +91,15 @@ class BertTokenClassifier(Bert):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
+        self.head_dropped = nn.Dropout(self.head_dropout(config))
         self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
+    def head_dropout(self, config: Config) -> float:
+        """That of the states that the head reads."""
+        return classifier_dropout(config)
+
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, logits=lambda: self.classifier(x), last_hidden_state=x)
+        return Output(host, logits=lambda: self.classifier(self.head_dropped(x)), last_hidden_state=x)
 
 
 class RobertaTokenClassifier(BertTokenClassifier, Roberta):
@@ -101,10 +112,11 @@ class BertClassifier(Bert):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         self._need_pooler(weights)
+        self.head_dropped = nn.Dropout(classifier_dropout(config))
         self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, logits=lambda: self.classifier(self._pooled(x)), last_hidden_state=x)
+        return Output(host, logits=lambda: self.classifier(self.head_dropped(self._pooled(x))), last_hidden_state=x)
 
 
 class BertQuestionAnswering(Bert):
@@ -114,10 +126,15 @@ class BertQuestionAnswering(Bert):
         super().__init__(config, weights)
         if config.labels() != 2:
             raise config.error("id2label", "two labels, for starts and ends of answers")
+        self.head_dropped = nn.Dropout(self.head_dropout(config))
         self.qa_outputs = Linear(weights, "qa_outputs", self.width, 2)
 
+    def head_dropout(self, config: Config) -> float:
+        """That of the states that the head reads."""
+        return 0.0
+
     def _output(self, host: bool, x: Tensor) -> Output:
-        both = functools.cache(lambda: self.qa_outputs(x))
+        both = functools.cache(lambda: self.qa_outputs(self.head_dropped(x)))
         return Output(host, start_logits=lambda: both()[..., 0], end_logits=lambda: both()[..., 1], last_hidden_state=x)
 
 
@@ -130,11 +147,16 @@ class RobertaClassifier(Roberta):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
+        self.head_dropped = nn.Dropout(classifier_dropout(config))
         self.dense = Linear(weights, "classifier.dense", self.width, self.width)
         self.out_proj = Linear(weights, "classifier.out_proj", self.width, config.labels())
 
+    def _logits(self, x: Tensor) -> Tensor:
+        x = self.dense(self.head_dropped(x[:, 0]))
+        return self.out_proj(self.head_dropped(F.tanh(x)))
+
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, logits=lambda: self.out_proj(F.tanh(self.dense(x[:, 0]))), last_hidden_state=x)
+        return Output(host, logits=lambda: self._logits(x), last_hidden_state=x)
 
 
 __all__ = [

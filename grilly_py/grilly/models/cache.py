@@ -30,7 +30,7 @@ class Cache:
     Attributes
     ----------
     k, v : list of grilly.Tensor
-        For each layer ``(batch, max_len, key heads, D)``. Keys are turned by their positions already.
+        For each layer ``(batch, max_len, key heads, D)``. Keys are rotated by their positions already.
     lengths : numpy.ndarray
         Tokens that each sample holds, int32 ``(batch,)``. It may be changed: after a prompt that is padded on the
         right, to the number of its tokens. What is assigned is checked (else ValueError). In a captured call lengths
@@ -38,10 +38,11 @@ class Cache:
         between replays (else CaptureError).
     nbytes : int
         Of keys and values.
-    tables : pair of grilly.Tensor or None
-        Cosines and sines of all positions, for models with rotary embeddings.
+    tables, local_tables : pair of grilly.Tensor or None
+        Cosines and sines of all positions, for models with rotary embeddings; those of layers with windows, where they
+        are others.
     rotary : Rotary or None
-        What keys are turned by: a model takes caches of its own angles alone.
+        What keys are rotated by: a model takes caches of its own angles alone.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class Cache:
         self._backend, self._lengths = backend, Lengths(backend.opened, batch, max_len)
         self.rotary = rotary
         self.tables = None if rotary is None else rotary.tables(backend, max_len)
+        local = None if rotary is None else rotary.local
+        self.local_tables = None if local is None else local.tables(backend, max_len)
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -100,6 +103,7 @@ class Cache:
         self._lengths.outside("copying a Cache")
         new = memo[id(self)] = object.__new__(Cache)
         new.nbytes, new.rotary, new.tables, new._backend = self.nbytes, self.rotary, self.tables, self._backend
+        new.local_tables = self.local_tables
         with room(self._backend, f"a copy of a cache takes {mib(self.nbytes)}", self.nbytes, LESS):
             new.k, new.v = copy.deepcopy((self.k, self.v), memo)
         new._lengths = Lengths(self._backend.opened, len(self.k[0]), self.max_len)
@@ -111,10 +115,11 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Call:
+class ForwardContext:
     """What all layers share in one call of a decoder: the mask and positions, or a cache and the lengths before it.
 
-    And of float32 products of queries, keys and values the precision.
+    Also the texts' numbers ``(B, S)`` where a row has several, which do not see each other, and of float32 products of
+    queries, keys and values the precision.
     """
 
     mask: Tensor | None = None
@@ -122,6 +127,7 @@ class Call:
     cache: Cache | None = None
     lengths: Any = None
     precision: Precision = "highest"
+    segments: Tensor | None = None
 
     def places(self, count: int) -> Any:
         """Where ``count`` new tokens of each sample stand: ``(1 or B, count)``, as an array or a Tensor."""
@@ -132,8 +138,9 @@ class Call:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, layer: int, call: Call, *, rotary: Rotary | None = None,
-    window: int | None = None, scale: float | None = None, softcap: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, layer: int, call: ForwardContext, *, rotary: Rotary | None = None,
+    local: bool = False, window: int | None = None, scale: float | None = None, softcap: float = 0.0,
+    dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Causal attention of one layer, over a cache if the call has one.
 
@@ -144,11 +151,15 @@ def attend(
     layer : int
         Its place in the cache.
     rotary : Rotary, optional
-        The angles by which queries and keys are turned.
+        The angles by which queries and keys are rotated.
+    local : bool
+        Whether these are those of layers with windows.
     window : int, optional
         How many keys a query sees, its own among them.
     scale, softcap : float
         As in ``flash_attention2``.
+    dropout : float
+        The share of weights that is dropped, without a cache.
 
     Returns
     -------
@@ -161,8 +172,9 @@ def attend(
     if call.cache is not None:
         keys, values = call.cache.k[layer], call.cache.v[layer]
         return F.flash_attention_with_kvcache(
-            q, keys, values, k, v, call.lengths, rotary=call.cache.tables, rotary_interleaved=False, causal=True,
-            window_size=seen, scale=scale, softcap=softcap, precision=call.precision,
+            q, keys, values, k, v, call.lengths, rotary=call.cache.local_tables if local else call.cache.tables,
+            rotary_interleaved=False, causal=True, window_size=seen, scale=scale, softcap=softcap,
+            precision=call.precision,
         )  # fmt: skip
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     if rotary is not None:
@@ -172,6 +184,7 @@ def attend(
         factor = 1.0 if rotary.whole else rotary.factor
         q, k = (F.rope(x, frequencies=rotary.frequencies, positions=places, factor=factor) for x in (q, k))
     out = F.flash_attention2(
-        q, k, v, mask=call.mask, causal=True, window_size=seen, scale=scale, softcap=softcap, precision=call.precision
-    )
+        q, k, v, mask=call.mask, causal=True, window_size=seen, scale=scale, softcap=softcap, dropout_p=dropout,
+        segment_ids=call.segments, precision=call.precision,
+    )  # fmt: skip
     return out.transpose(0, 2, 1, 3)

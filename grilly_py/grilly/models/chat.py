@@ -32,6 +32,8 @@ class ChatTemplates:
     folder : Path
     tokens : mapping of str to str
         The special tokens by the names that templates know them by: bos_token and its like.
+    given : dict of str to (str, str), optional
+        Those of a GGUF file, in place of the folder's.
 
     Attributes
     ----------
@@ -39,9 +41,13 @@ class ChatTemplates:
         The text of each template, and the file, for messages. Empty where the folder has none.
     """
 
-    def __init__(self, folder: Path, tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, tokens: Mapping[str, str], given: dict[str, tuple[str, str]] | None = None
+    ) -> None:
         self._folder, self.tokens = folder, tokens
-        self.sources: dict[str, tuple[str, str]] = {}
+        self.sources: dict[str, tuple[str, str]] = {} if given is None else given
+        if given is not None:
+            return
         for name in ("chat_template.json", "tokenizer_config.json"):
             file = folder / name
             if file.is_file():
@@ -69,6 +75,8 @@ class ChatTemplates:
         """
         if name is None:
             name = "tool_use" if variables.get("tools") is not None and "tool_use" in self.sources else "default"
+        if not self.sources and self._folder.is_file():
+            raise ModelError(f"{self._folder}: tokenizer.chat_template is missing: the tokenizer has no template")
         if not self.sources:
             raise ModelError(
                 f"{self._folder / 'tokenizer_config.json'}: chat_template is missing, and so is "

@@ -6,21 +6,25 @@ name, dtype, shape and place; and the bytes of the tensors (https://github.com/h
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from ..compute.device.dtypes import dtype_of
 from ..errors import ModelError
 
-#: The format's names of dtypes. A bfloat16 number is read as its 16 bits.
+#: The format's names of dtypes. A bfloat16 number is read as its 16 bits, one of 8 bits as these.
 DTYPES = {
     "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
-    "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
+    "U8": np.dtype("u1"), "BOOL": np.dtype("?"), "F8_E4M3": np.dtype("u1"),
 }  # fmt: skip
 #: What the floating ones are called elsewhere.
 FLOATS = {"F64": "float32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -40,6 +44,11 @@ class Entry:
     start: int
 
     @property
+    def dtype(self) -> str | None:
+        """What the dtype is called elsewhere, float32 for float64; None for what are no floats."""
+        return FLOATS.get(self.kind)
+
+    @property
     def nbytes(self) -> int:
         """Bytes in the file."""
         return math.prod(self.shape) * DTYPES[self.kind].itemsize
@@ -52,6 +61,8 @@ class Checkpoint:
     ----------
     folder : Path
         With model.safetensors, or model.safetensors.index.json and the files that it names.
+    name : str
+        What the files have in the place of "model".
 
     Attributes
     ----------
@@ -63,21 +74,23 @@ class Checkpoint:
         For files that are missing, truncated or damaged; all that is wrong is listed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "model") -> None:
         self.folder = folder
         self.entries: dict[str, Entry] = {}
         self._maps: dict[Path, np.memmap[Any, Any]] = {}
         problems: list[str] = []
-        index = folder / "model.safetensors.index.json"
-        single = folder / "model.safetensors"
+        index = folder / f"{name}.safetensors.index.json"
+        single = folder / f"{name}.safetensors"
         if single.is_file():  # also beside an index, which an earlier save may have left
             self._read(single, problems)
         elif index.is_file():
             self._read_shards(index, problems)
         else:
-            found = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".gguf", ".msgpack"))
+            found = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack"))
             other = f"; {', '.join(found)} cannot be read: save the model as safetensors" if found else ""
-            problems.append(f"neither model.safetensors nor {index.name} is there{other}")
+            files = sorted(p for p in folder.iterdir() if p.suffix == ".gguf")
+            other += f"; a GGUF file is loaded by its own name: {files[0]}" if files else ""
+            problems.append(f"neither {single.name} nor {index.name} is there{other}")
         if problems:
             raise ModelError(f"{folder}: the weights cannot be read:\n" + "\n".join(f"  {p}" for p in problems))
 
@@ -164,3 +177,62 @@ class Checkpoint:
         return np.ndarray(entry.shape, DTYPES[entry.kind], raw.data) if entry.nbytes else np.empty(
             entry.shape, DTYPES[entry.kind]
         )  # fmt: skip
+
+    def is_kept(self, name: str) -> bool:
+        """Whether kernels read a tensor as it is: nothing is quantized here."""
+        return False
+
+    def floats(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+        """A tensor of floats in a dtype that the device has: where it can, the mapped memory itself."""
+        entry, array = self.entries[name], self.array(name)
+        if entry.kind == "BF16":
+            return from_bits(array)
+        return array.astype(np.float32) if entry.kind == "F64" else array
+
+
+def from_bits(array: np.ndarray[Any, np.dtype[np.uint16]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Bits of bfloat16 numbers as these; as float32 where ml_dtypes is missing, of which they are the upper halves."""
+    try:
+        return array.view(dtype_of("bfloat16"))
+    except ImportError:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def write_safetensors(file: Path, tensors: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
+    """Write arrays by name, as one file: all of it is there under its name, or what was there before.
+
+    Raises TypeError for an array of a dtype that the format lacks, and OSError where the file cannot be written.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for name, array in tensors.items():
+        kind = "BF16" if array.dtype.name == "bfloat16" else _KINDS.get(array.dtype.newbyteorder("="))
+        if kind is None:
+            raise TypeError(f"{file.name}: {name} is of {array.dtype}; expected one of {', '.join(DTYPES)}")
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, start + array.nbytes]}
+        start += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with replaced(file) as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        for array in tensors.values():
+            kind = np.dtype("<u2") if array.dtype.name == "bfloat16" else array.dtype.newbyteorder("<")
+            bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+            opened.write(np.ascontiguousarray(bits, kind).tobytes())
+
+
+_KINDS = {dtype.newbyteorder("="): kind for kind, dtype in DTYPES.items() if kind != "BF16"}
+
+
+@contextlib.contextmanager
+def replaced(file: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, which has its name when all is written; until then what was there stays."""
+    other = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(other, "wb") as opened:
+            yield opened
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(other, file)
+    finally:
+        other.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from .. import linalg, nn
 from ..compute import Tensor
 from .config import Config
 from .encoder import Block, Patches, sides
-from .layers import ACTIVATIONS, Embedding, LayerNorm, Linear, check_dim
+from .layers import ACTIVATIONS, Dropouts, Embedding, LayerNorm, Layers, Linear, check_dim
 from .model import Model
 from .output import Output
 from .weights import Weights
@@ -31,15 +31,16 @@ FIELDS = (
 )  # fmt: skip
 
 
-def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: int) -> nn.ModuleList:
+def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: int) -> Layers:
     """The layers of one of the two encoders."""
     heads, inner = config.integer("num_attention_heads", heads), config.integer("intermediate_size", inner)
     if width % heads:
         raise config.error("num_attention_heads", "a divisor of hidden_size")
     check_dim(config, "num_attention_heads", width // heads)
     activation, eps = config.text("hidden_act", ACTIVATIONS, "quick_gelu"), config.eps("layer_norm_eps", 1e-5)
-    return nn.ModuleList(
-        Block(weights.at("encoder.layers", i), NAMES, width, heads, inner, activation, eps)
+    dropout = Dropouts(config.dropout("attention_dropout", 0.0))
+    return Layers(
+        Block(weights.at("encoder.layers", i), NAMES, width, heads, inner, activation, eps, dropout=dropout)
         for i in range(config.integer("num_hidden_layers", 12))
     )
 
@@ -72,8 +73,7 @@ class TextEncoder(nn.Module):
         assert self.places is not None
         batch, length = ids.shape
         x = self.tokens(ids) + self.places.data[:length]
-        for layer in self.layers:
-            x = layer(x, mask, causal=True)
+        x = self.layers.through(x, mask, causal=True)
         x = self.norm(x)
         ends = ids if self.end == OLD_END else (ids == self.end).astype("int32", copy=False)
         places = xp.argmax(ends, axis=1).astype("int32", copy=False) + np.arange(batch, dtype=np.int32) * length
@@ -102,8 +102,7 @@ class PictureEncoder(nn.Module):
         """``(B, C, H, W)`` to ``(B, 1 + patches, width)`` and ``(B, width)``."""
         assert self.first is not None and self.places is not None
         x = self.before(self.patches(pixels, self.first.data, self.places.data))
-        for layer in self.layers:
-            x = layer(x)
+        x = self.layers.through(x)
         return x, self.norm(x[:, 0].contiguous())
 
 

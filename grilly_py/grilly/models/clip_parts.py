@@ -51,7 +51,7 @@ class CLIPText(Model):
 
 
 class CLIPTextFeatures(CLIPText):
-    """... with the projection: ``text_embeds``."""
+    """CLIP's text encoder with its projection: ``text_embeds``."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -98,7 +98,7 @@ class CLIPPicture(Model):
 
 
 class CLIPPictureFeatures(CLIPPicture):
-    """... with the projection: ``image_embeds``."""
+    """CLIP's image encoder with its projection: ``image_embeds``."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)

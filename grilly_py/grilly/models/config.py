@@ -14,6 +14,8 @@ from ..errors import ModelError
 from .fields import ONE_VALUE, WITHOUT_EFFECT
 
 REQUIRED = object()
+#: What families of texts are called that are a part of another one.
+TEXT_PARTS = {"gemma3": "gemma3_text", "gemma3text": "gemma3_text"}
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -29,15 +31,22 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
+def place_of(folder: Path) -> str:
+    """Where a model's fields stand, for messages: in a folder's config.json, or in the keys of a GGUF file."""
+    return str(folder if folder.is_file() else folder / "config.json")
+
+
 def family_of(where: str, fields: Mapping[str, Any], architecture: str) -> str:
     """The ``model_type`` that goes with an architecture, by which models that share a class differ. Old files lack it.
 
     Raises ModelError for that of another family.
     """
     family = re.sub("((Encoder|LMHead)?Model(WithProjection)?|For[A-Z].*)$", "", architecture).lower()
+    family = TEXT_PARTS.get(family, family)
     given = fields.get("model_type")
     # CLIP's parts are called clip_text_model and clip_vision_model.
-    if given is not None and (not isinstance(given, str) or re.sub("_model$|[-_]", "", given).lower() != family):
+    plain = re.sub("[-_]", "", family)
+    if given is not None and (not isinstance(given, str) or re.sub("_model$|[-_]", "", given).lower() != plain):
         raise ModelError(f"{where}: model_type is {given!r}; expected {family!r}, as {architecture} has it")
     return family if given is None else given
 
@@ -111,6 +120,13 @@ class Config:
     def eps(self, name: str, default: float) -> float:
         """What a norm adds to a variance."""
         found: float = self.number(name, default, least=0.0)
+        return found
+
+    def dropout(self, name: str, default: float) -> float:
+        """The share that is dropped in training: at least 0, below 1."""
+        found: float = self.number(name, default, least=0.0)
+        if found >= 1:
+            raise self.error(name, "a number from 0 on, below 1")
         return found
 
     def flag(self, name: str, default: Any = REQUIRED) -> Any:

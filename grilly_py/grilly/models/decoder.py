@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from .cache import Cache, Call
+from .cache import Cache, ForwardContext
 from .config import Config
 from .generation import Generates, State, fewer, packed
 from .model import Model
@@ -27,7 +27,7 @@ class Decoder(Generates, Model):
     cached : tuple of int
         Layers, key heads and elements of a head: what a cache holds.
     rotary : Rotary or None
-        How keys are turned.
+        How keys are rotated.
     positions : int or None
         The longest text that there are embeddings of positions for; None where any length can be computed.
     """
@@ -41,7 +41,7 @@ class Decoder(Generates, Model):
         super().__init__(config, weights)
         config.only(is_decoder=(True, False))
 
-    def hidden(self, ids: Tensor, call: Call) -> Tensor:
+    def hidden(self, ids: Tensor, call: ForwardContext) -> Tensor:
         """The states after the last normalisation, ``(B, S, width)``; subclasses define it."""
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class Decoder(Generates, Model):
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None,
-        past_key_values: Cache | None = None,
+        past_key_values: Cache | None = None, segment_ids: Any = None,
     ) -> Output:  # fmt: skip
         """Hidden states and logits.
 
@@ -71,6 +71,9 @@ class Decoder(Generates, Model):
         past_key_values : Cache, optional
             Of `make_cache`: the tokens come after those that it holds, and are added to it. Padding and positions then
             follow from its lengths, and are not given.
+        segment_ids : array or Tensor of int, optional
+            ``(B, S)``: numbers of texts that stand in one row, which do not see each other. Their ``position_ids``
+            begin anew with each. Not beside a cache.
 
         Returns
         -------
@@ -86,8 +89,9 @@ class Decoder(Generates, Model):
         ids, host = self._numbers("input_ids", input_ids, self.rows)
         batch, length = ids.shape
         name = type(self).__name__
-        if past_key_values is not None and (attention_mask is not None or position_ids is not None):
-            raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths")
+        if past_key_values is not None and not attention_mask is position_ids is segment_ids is None:
+            raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths, and a row "
+                             "is one text")  # fmt: skip
         longest = length if past_key_values is None else self._room(past_key_values, batch, length)
         if self.positions is not None and longest > self.positions:
             raise ValueError(f"{name}: {longest} tokens are more than the {self.positions} positions")
@@ -95,7 +99,9 @@ class Decoder(Generates, Model):
             position_ids = self._of_tokens("position_ids", position_ids, self.positions or 2**31, (batch, length))
             if isinstance(position_ids, Tensor):  # as rotary embedding reads them
                 position_ids = position_ids.astype("int32", copy=False)
-            x = self._replayed(self._states, ids, self._mask(attention_mask, batch, length), position_ids)
+            segment_ids = self._of_tokens("segment_ids", segment_ids, 2**31, (batch, length))
+            mask = self._mask(attention_mask, batch, length)
+            x = self._replayed(self._states, ids, mask, position_ids, segment_ids)
         else:
             x = self.hidden(self._sent(ids), self._call(past_key_values, past_key_values.before()))
             past_key_values.grow(length)
@@ -115,10 +121,10 @@ class Decoder(Generates, Model):
             raise ValueError(f"{name}: past_key_values is of another model: layers, heads, elements of these and dtype "
                              f"are {found}; expected {wanted}")  # fmt: skip
         if cache.rotary is not self.rotary and (self.rotary is None or not self.rotary.turns_as(cache.rotary)):
-            # Its tables would turn the new keys and queries, and the old keys are turned already.
-            turned, own = (f"{'no ' if one is None else ''}rotary angles" for one in (cache.rotary, self.rotary))
-            own = "other ones" if turned == own else own
-            raise ValueError(f"{name}: past_key_values is of another model: its keys are turned by {turned}, this "
+            # Its tables would turn the new keys and queries, and the old keys are rotated already.
+            rotated, own = (f"{'no ' if one is None else ''}rotary angles" for one in (cache.rotary, self.rotary))
+            own = "other ones" if rotated == own else own
+            raise ValueError(f"{name}: past_key_values is of another model: its keys are rotated by {rotated}, this "
                              f"model's by {own}; expected a cache of this model's make_cache")  # fmt: skip
         longest = cache.longest(count)
         if len(cache.k[0]) != batch or longest > cache.max_len:
@@ -126,11 +132,13 @@ class Decoder(Generates, Model):
                              f"with this call there are {batch} of {longest}")  # fmt: skip
         return longest
 
-    def _states(self, ids: Tensor, mask: Tensor | None, places: Tensor | None) -> Tensor:
-        return self.hidden(ids, Call(mask, places, precision=self.precision))
+    def _states(
+        self, ids: Tensor, mask: Tensor | None, places: Tensor | None, segments: Tensor | None = None
+    ) -> Tensor:
+        return self.hidden(ids, ForwardContext(mask, places, precision=self.precision, segments=segments))
 
-    def _call(self, cache: Cache, lengths: Any) -> Call:
-        return Call(cache=cache, lengths=lengths, precision=self.precision)
+    def _call(self, cache: Cache, lengths: Any) -> ForwardContext:
+        return ForwardContext(cache=cache, lengths=lengths, precision=self.precision)
 
     # -- generation ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .config import Config, read_json
+from .config import Config, place_of, read_json
 from .sampling import PLAIN
 
 #: Fields of tokens, and whether they hold one, or may hold several.
@@ -59,6 +59,7 @@ class Defaults:
     Parameters
     ----------
     folder : Path
+        Or a GGUF file.
     fields : dict
         Those of config.json.
 
@@ -79,7 +80,7 @@ class Defaults:
     """
 
     def __init__(self, folder: Path, fields: dict[str, Any]) -> None:
-        whole = Config(str(folder / "config.json"), fields)
+        whole = Config(place_of(folder), fields)
         file = folder / "generation_config.json"
         own = Config(str(file), read_json(file)) if file.is_file() else whole
         self.tokens: dict[str, Any] = {}

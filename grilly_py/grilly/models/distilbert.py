@@ -14,19 +14,19 @@ from .weights import Weights
 class DistilBert(Bert):
     """DistilBERT without a head."""
 
-    prefix, encoder = "distilbert", "transformer"
+    prefix, encoder = "distilbert", ("transformer", "layer")
     names = (
         "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm", "ffn.lin1",
         "ffn.lin2", "output_layer_norm",
     )  # fmt: skip
     sizes = ("dim", "n_heads", "n_layers", "hidden_dim")
-    act = "activation"
+    act, dropouts = "activation", ("attention_dropout", "dropout")
     typed = False
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         config.unused("sinusoidal_pos_embds")  # the files have the table either way
-        config.unused("qa_dropout", "seq_classif_dropout", "tie_weights_")
+        config.unused("qa_dropout", "seq_classif_dropout", "tie_weights_")  # the first two of heads
 
     def _eps(self, config: Config) -> float:
         config.unused("layer_norm_eps")  # transformers does not read it here
@@ -49,6 +49,7 @@ class DistilBertClassifier(DistilBert):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         self.dense = Linear(weights, "pre_classifier", self.width, self.width)
+        self.dense.dropout = config.dropout("seq_classif_dropout", 0.2)
         self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
     def _output(self, host: bool, x: Tensor) -> Output:
@@ -60,6 +61,14 @@ class DistilBertClassifier(DistilBert):
 class DistilBertTokenClassifier(BertTokenClassifier, DistilBert):
     """DistilBERT with classes of tokens."""
 
+    def head_dropout(self, config: Config) -> float:
+        """That of the states that the head reads."""
+        return config.dropout("dropout", 0.1)
+
 
 class DistilBertQuestionAnswering(BertQuestionAnswering, DistilBert):
     """DistilBERT with where an answer starts and ends."""
+
+    def head_dropout(self, config: Config) -> float:
+        """That of the states that the head reads."""
+        return config.dropout("qa_dropout", 0.1)

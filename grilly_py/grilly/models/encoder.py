@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from .. import array_api as xp
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from .config import REQUIRED, Config
-from .layers import MLP, LayerNorm, Linear
+from .layers import MLP, Dropouts, LayerNorm, Linear
 from .weights import Weights
 
 
@@ -26,19 +29,20 @@ class Block(nn.Module):
     eps : float
     bias : sequence of bool
         Of the layers of q, k and v.
+    dropout : Dropouts
     """
 
     def __init__(
         self, weights: Weights, names: Sequence[str], width: int, heads: int, inner: int, activation: str, eps: float,
-        bias: Sequence[bool] = (True, True, True),
+        bias: Sequence[bool] = (True, True, True), dropout: Dropouts = Dropouts(),  # noqa: B008
     ) -> None:  # fmt: skip
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout.attention
         self.attention_norm = LayerNorm(weights, names[0], width, eps)
         self.qkv = Linear(weights, names[1:4], width, [width] * 3, bias)
-        self.output = Linear(weights, names[4], width, width)
+        self.output = Linear(weights, names[4], width, width, dropout=dropout.added)
         self.norm = LayerNorm(weights, names[5], width, eps)
-        self.mlp = MLP(weights, (names[6], names[7]), width, inner, activation)
+        self.mlp = MLP(weights, (names[6], names[7]), width, inner, activation, dropout=dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """``(B, S, width)``; the mask is ``(B, 1, 1, S)``."""
@@ -46,8 +50,9 @@ class Block(nn.Module):
         qkv = self.qkv(self.attention_norm(x))
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
         attended = F.flash_attention3(
-            q, k, v, num_heads=self.heads, mask=mask, causal=causal, precision=self.qkv.precision
-        )
+            q, k, v, num_heads=self.heads, mask=mask, causal=causal, precision=self.qkv.precision,
+            dropout_p=self.dropout if self.training else 0.0,
+        )  # fmt: skip
         x = self.output(attended, residual=x)
         return self.mlp(self.norm(x), residual=x)
 
@@ -88,5 +93,5 @@ class Patches(nn.Module):
         ).transpose(0, 2, 3, 1).reshape(len(pixels), -1, len(self.weight.data))
         # A row of padding lies before the patches: its last place is the first token's, so that nothing has to move.
         x = x[:, columns - 1 : columns + self.count]
-        x[:, 0] = first
-        return x + places
+        is_first = np.arange(x.shape[1])[:, None] == 0
+        return xp.where(x.backend.tensor(is_first), first, x) + places

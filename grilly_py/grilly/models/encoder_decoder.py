@@ -10,7 +10,7 @@ import numpy as np
 
 from ..compute import Tensor
 from ..compute.device.arrays import NDArray
-from .cache import Cache, Call
+from .cache import Cache, ForwardContext
 from .generation import Generates, State, fewer
 from .model import Model
 from .output import Output
@@ -55,7 +55,7 @@ class EncoderDecoder(Generates, Model):
         """The keys and values that the decoder's layers make of the encoder's states."""
         raise NotImplementedError
 
-    def decode(self, ids: Tensor, call: Call, source: Source) -> Tensor:
+    def decode(self, ids: Tensor, call: ForwardContext, source: Source) -> Tensor:
         """The decoder's states, ``(B, S, width)``."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class EncoderDecoder(Generates, Model):
             self.encode(inputs, attention_mask)  # which says so
         ids, _ = self._ids("decoder_input_ids", decoder_input_ids, self.rows)
         self._fits(ids.shape[1])
-        call = Call(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
+        call = ForwardContext(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
         if len(shape) > 1 and shape[0] != len(ids):
             raise ValueError(f"{name}: {shape[0]} inputs and {len(ids)} answers")
         states, mask, host = self.encode(inputs, attention_mask)
@@ -90,8 +90,8 @@ class EncoderDecoder(Generates, Model):
                 f"{type(self).__name__}: {length} tokens are more than the {self.positions} positions{remedy}"
             )
 
-    def _call(self, cache: Cache, lengths: Any) -> Call:
-        return Call(cache=cache, lengths=lengths, precision=self.precision)
+    def _call(self, cache: Cache, lengths: Any) -> ForwardContext:
+        return ForwardContext(cache=cache, lengths=lengths, precision=self.precision)
 
     # -- generation ------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,19 @@
-"""Gemma (Gemma Team 2024, arXiv:2403.08295) and Gemma 2 (arXiv:2408.00118): what they do otherwise than Llama."""
+"""Gemma (Gemma Team 2024, arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and the texts of Gemma 3 (arXiv:2503.19786)."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
-from .cache import Call, attend
+from .cache import ForwardContext
 from .config import Config
 from .layers import ACTIVATIONS, GatedMLP, RMSNorm
 from .llama import KINDS, Attention, Layer, Llama, LlamaLM, eps_of
-from .rotary import Rotary
+from .rotary import Rotary, rotary_of
 from .weights import Weights
 
 
@@ -28,11 +30,9 @@ class GemmaAttention(Attention):
         self.scale = config.number("query_pre_attn_scalar", 256.0, above=0) ** -0.5
         self.softcap = config.number(*softcap("attn_logit_softcapping", 50.0, config), least=0)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        """``(B, S, H, D)``."""
-        return attend(
-            q, k, v, self.number, call, rotary=self.rotary, window=self.window, scale=self.scale, softcap=self.softcap
-        )
+    def options(self) -> dict[str, Any]:
+        """Others of `attend`."""
+        return {**super().options(), "scale": self.scale, "softcap": self.softcap}
 
 
 class GemmaLayer(nn.Module):
@@ -54,7 +54,7 @@ class GemmaLayer(nn.Module):
         activation = config.text("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
         self.mlp = GatedMLP(weights.at("mlp"), names, width, config.integer(inner), activation)
 
-    def forward(self, x: Tensor, call: Call) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S, width)``."""
         attended = self.attention(x, call, norm=self.attention_norm)
         h, x = self.norm.added(self.attended_norm(attended), x)
@@ -90,7 +90,7 @@ class Gemma1(Llama):
 
 
 class Gemma1LM(Gemma1, LlamaLM):
-    """... with logits from the table of tokens."""
+    """Gemma 1 with logits, by the token embeddings."""
 
 
 class Gemma(Gemma1):
@@ -114,7 +114,7 @@ class Gemma(Gemma1):
 
 
 class GemmaLM(Gemma, Gemma1LM):
-    """... with logits from the table of tokens, soft-capped."""
+    """Gemma 2 with soft-capped logits, by the token embeddings."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -124,3 +124,48 @@ class GemmaLM(Gemma, Gemma1LM):
         """``(..., width)`` to ``(..., vocab)``."""
         logits = super().head(x)
         return F.tanh(logits * (1 / self.softcap)) * self.softcap if self.softcap else logits
+
+
+class Gemma3(Gemma):
+    """Gemma 3 without a head: norms of heads, no caps, and layers with windows that have angles of their own."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+            config.fields.setdefault(name, None)
+        config.only(attn_logit_softcapping=None)
+        super().__init__(config, weights)
+
+    def windows(self, config: Config, layers: int) -> list[int | None]:
+        """Five layers with a window, then one without."""
+        turn = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", 6))
+        kinds = ["full_attention" if i % turn == turn - 1 else "sliding_attention" for i in range(layers)]
+        config.fields["layer_types"] = config.list("layer_types", kinds)
+        return super().windows(config, layers)
+
+    def angles(self, config: Config, dim: int) -> Rotary:
+        """Those of layers without windows, with those of the others."""
+        positions = config.integer("max_position_embeddings")
+        bases = {"full_attention": config.number("rope_theta", 1e6, above=0),
+                 "sliding_attention": config.number("rope_local_base_freq", 10000.0, above=0)}  # fmt: skip
+        scaling = config.inner("rope_scaling")
+        given = config.inner("rope_parameters")
+        if given is not None and not given.fields.keys() <= bases.keys():
+            raise config.error("rope_parameters", " and ".join(bases))
+        found = []
+        for kind, base in bases.items():
+            own = None if given is None else given.inner(kind)
+            fields = {"rope_theta": base, **({} if own is None else own.fields)}
+            if scaling is not None and kind == "full_attention":
+                fields |= scaling.fields
+            base = fields.pop("rope_theta")
+            for one in (own, scaling):
+                if one is not None:
+                    one.unused(*one.fields)  # each is known or refused below
+            inner = Config(f"{config.where}: {kind}", {"rope_theta": base, "rope_parameters": fields})
+            found.append(rotary_of(inner, dim, positions))
+            inner.finish()
+        return dataclasses.replace(found[0], local=found[1])
+
+
+class Gemma3LM(Gemma3, GemmaLM):
+    """Gemma 3 with logits, by the token embeddings."""

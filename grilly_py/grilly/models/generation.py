@@ -7,22 +7,23 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
-from ..compute.device.arrays import NDArray
+from ..compute.device.arrays import NDArray, Unpack
 from ..compute.device.callers import callers_level
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
 from .defaults import DRAWING
 from .graphs import Graphs
+from .keywords import GENERATION
 from .model import check_padding, on_host
+from .offload import Offload
 from .sampling import PLAIN, Sampler
 from .tokenizer import Tokenizer
-from .words import GENERATION
 from .written import Stops
 
 Returned = TypeVar("Returned")
@@ -61,9 +62,62 @@ def fewer(positions: int, length: int, alone: str) -> str:
     return f"max_new_tokens may be {most} here" if most > 0 else f"{alone} too long"
 
 
+class GenerationKeywords(TypedDict, total=False):
+    """Keyword arguments of `Generates.generate`, which documents them, and of `Generates.stream`."""
+
+    max_new_tokens: int | None
+    do_sample: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float | None
+    eos_token_id: int | Sequence[int] | None
+    pad_token_id: int | None
+    seed: int | None
+    decoder_input_ids: Any
+    stop_strings: str | Sequence[str] | None
+    tokenizer: Tokenizer | None
+    use_graph: bool
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The values of `GenerationKeywords`, with their defaults."""
+
+    max_new_tokens: int | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    eos_token_id: int | Sequence[int] | None = None
+    pad_token_id: int | None = None
+    seed: int | None = None
+    decoder_input_ids: Any = None
+    stop_strings: str | Sequence[str] | None = None
+    tokenizer: Tokenizer | None = None
+    use_graph: bool = True
+
+
+def _asked(function: str, options: GenerationKeywords) -> _Options:
+    """The options of a call of ``function``. Raises TypeError for keywords that there are not."""
+    unknown = [name for name in options if name not in GenerationKeywords.__annotations__]
+    if unknown:
+        raise foreign.unknown(function, unknown, GENERATION)
+    return _Options(**options)
+
+
 @dataclass
 class State:
-    """What a step of generation needs: the cache, and of an encoder what the decoder's layers made of it."""
+    """What the next step of generation reads.
+
+    Attributes
+    ----------
+    cache : Cache
+        Keys and values of all tokens so far.
+    source : Any
+        For models with an encoder: its keys and values in each layer of the decoder. None for others.
+    """
 
     cache: Cache
     source: Any = None
@@ -79,6 +133,7 @@ class Generates:
 
     backend: Compute
     graphs: Graphs
+    offload: Offload | None
     _beside: Callable[[str, Cache], AbstractContextManager[None]]
     eos_token_id: Any
     pad_token_id: Any
@@ -128,6 +183,16 @@ class Generates:
             raise TypeError(f"{type(self).__name__}: input_ids is of {ids.dtype}; expected integers")
         return ids.astype(np.int64)
 
+    def _stops(self, asked: _Options) -> list[str]:
+        """The texts that end a text. Raises ValueError for what is no text, and without a tokenizer."""
+        given = asked.stop_strings
+        stops = [given] if isinstance(given, str) else list(given or ())
+        if "" in stops:
+            raise ValueError(f"{type(self).__name__}: stop_strings has an empty text, which is in every text")
+        if stops and (asked.tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
+            raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
+        return stops
+
     def _count(self, max_new_tokens: int | None, begun: int) -> int:
         """How many tokens to add at most to ``begun`` ones: what the call says, else what the folder says, else 20.
 
@@ -153,46 +218,35 @@ class Generates:
         return [row[kept] for row, kept in zip(begun, kept, strict=True)]
 
     def stream(
-        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
-        do_sample: bool | None = None,
-        temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
-        repetition_penalty: float | None = None,
-        eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
-        decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
-        tokenizer: Tokenizer | None = None, use_graph: bool = True, **unknown: NoReturn,
-    ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
+        self, input_ids: Any, attention_mask: Any = None, **options: Unpack[GenerationKeywords]
+    ) -> Iterator[NDArray[np.int64]]:
         """The tokens that `generate` adds, one of each sample at a time, int64 ``(B,)``, as they are found.
 
         Parameters and errors are those of `generate`.
         """
-        if unknown:
-            raise foreign.unknown("stream", unknown, GENERATION)
+        asked = _asked("stream", options)
         if not self.has_head:
             raise ValueError(f"{type(self).__name__}: this architecture has no head that gives logits")
-        stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
-        if "" in stops:
-            raise ValueError(f"{type(self).__name__}: stop_strings has an empty text, which is in every text")
-        if stops and (tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
-            raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
-        penalty = self.repetition_penalty if repetition_penalty is None else repetition_penalty
-        sampler = self._sampler(bool(do_sample), temperature, top_k, top_p, penalty, seed)
-        if left := self.left_out(do_sample, stop_strings):
+        stops = self._stops(asked)
+        penalty = self.repetition_penalty if asked.repetition_penalty is None else asked.repetition_penalty
+        sampler = self._sampler(bool(asked.do_sample), asked.temperature, asked.top_k, asked.top_p, penalty, asked.seed)
+        if left := self.left_out(asked.do_sample, asked.stop_strings):
             warnings.warn(f"{type(self).__name__}.generate: {left}; model.not_applied.clear() ends this warning",
                           UserWarning, stacklevel=callers_level())  # fmt: skip
-        ends = self.eos_token_id if eos_token_id is None else eos_token_id
+        ends = self.eos_token_id if asked.eos_token_id is None else asked.eos_token_id
         ends = [_whole("eos_token_id", token) for token in ([] if ends is None else np.ravel(ends).tolist())]
-        padding = self.pad_token_id if pad_token_id is None else _whole("pad_token_id", pad_token_id)
+        padding = self.pad_token_id if asked.pad_token_id is None else _whole("pad_token_id", asked.pad_token_id)
         if attention_mask is None and padding is not None and padding not in ends:
             attention_mask = _seen(input_ids, padding)
         padding = (ends[0] if ends else 0) if padding is None else padding
-        begun = self._begin(input_ids, decoder_input_ids)
-        max_new_tokens = self._count(max_new_tokens, begun.shape[-1])
-        given = (input_ids, attention_mask, decoder_input_ids, max_new_tokens)
+        begun = self._begin(input_ids, asked.decoder_input_ids)
+        count = self._count(asked.max_new_tokens, begun.shape[-1])
+        given = (input_ids, attention_mask, asked.decoder_input_ids, count)
         logits, state = self._making_room(self._prompt, *given)
         texts = self._texts(begun, attention_mask)
         seen = sampler.seen(self.backend, texts, logits.shape[-1])
-        graph = use_graph and max_new_tokens > CAPTURED
-        endings = [Stops(tokenizer, stops, text) for text in texts] if tokenizer is not None and stops else []
+        graph = asked.use_graph and count > CAPTURED and self.offload is None
+        endings = [Stops(asked.tokenizer, stops, text) for text in texts] if stops else []
 
         def ended(tokens: NDArray[np.int64], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
             done = done | np.isin(tokens, ends)
@@ -200,7 +254,7 @@ class Generates:
                 done[row] = done[row] or ending.add(int(tokens[row]))
             return done
 
-        found = self._chosen(logits, state, seen, max_new_tokens, sampler, graph)
+        found = self._chosen(logits, state, seen, count, sampler, graph)
         return _until_ended(found, ended, padding)
 
     def _chosen(
@@ -257,14 +311,8 @@ class Generates:
                 return step
 
     def generate(
-        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
-        do_sample: bool | None = None,
-        temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
-        repetition_penalty: float | None = None,
-        eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
-        decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
-        tokenizer: Tokenizer | None = None, use_graph: bool = True, **unknown: NoReturn,
-    ) -> NDArray[np.int64]:  # fmt: skip
+        self, input_ids: Any, attention_mask: Any = None, **options: Unpack[GenerationKeywords]
+    ) -> NDArray[np.int64]:
         """Continue texts.
 
         Parameters
@@ -325,15 +373,10 @@ class Generates:
             When the device has no room for the cache, the prompt's states or the step's graph. It says how much the
             weights and the cache take, the graph where that was what found none, and what to change.
         """
-        if unknown:
-            raise foreign.unknown("generate", unknown, GENERATION)
-        found = self.stream(
-            input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,
-            top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, eos_token_id=eos_token_id,
-            pad_token_id=pad_token_id, seed=seed, decoder_input_ids=decoder_input_ids,
-            stop_strings=stop_strings, tokenizer=tokenizer, use_graph=use_graph,
-        )  # fmt: skip
-        return np.concatenate([self._begin(input_ids, decoder_input_ids), np.stack(list(found), axis=1)], axis=1)
+        asked = _asked("generate", options)
+        found = self.stream(input_ids, attention_mask, **options)
+        begun = self._begin(input_ids, asked.decoder_input_ids)
+        return np.concatenate([begun, np.stack(list(found), axis=1)], axis=1)
 
 
 def _until_ended(

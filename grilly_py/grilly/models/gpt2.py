@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .. import nn
 from ..compute import Tensor
-from .cache import Call, attend
+from .cache import ForwardContext, attend
 from .config import Config
 from .decoder import Decoder
-from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim, heads, joined
+from .layers import ACTIVATIONS, MLP, Dropouts, Embedding, LayerNorm, Layers, Linear, check_dim, heads, joined
 from .weights import Weights
 
 
@@ -21,20 +21,24 @@ class Block(nn.Module):
         self.number, self.heads, self.width = number, config.integer("n_head"), width
         self.attention_norm = LayerNorm(weights, "ln_1", width, eps)
         self.qkv = Linear(weights, "attn.c_attn", width, 3 * width, transposed=True)
-        self.output = Linear(weights, "attn.c_proj", width, width, transposed=True)
+        dropout = config.dropout("resid_pdrop", 0.1)
+        self.output = Linear(weights, "attn.c_proj", width, width, transposed=True, dropout=dropout)
         self.norm = LayerNorm(weights, "ln_2", width, eps)
         activation = config.text("activation_function", ACTIVATIONS, "gelu_new")
-        self.mlp = MLP(weights, ("mlp.c_fc", "mlp.c_proj"), width, inner, activation, transposed=True)
+        names = ("mlp.c_fc", "mlp.c_proj")
+        self.mlp = MLP(weights, names, width, inner, activation, transposed=True, dropout=Dropouts(added=dropout))
+        self.dropout = config.dropout("attn_pdrop", 0.1)
         scaled = config.flag("scale_attn_weights", True)
         self.scale = (width // self.heads) ** -0.5 if scaled else 1.0
         if config.flag("scale_attn_by_inverse_layer_idx", False):
             self.scale /= number + 1
 
-    def forward(self, x: Tensor, call: Call) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S, width)``."""
         qkv = self.qkv(self.attention_norm(x))
         q, k, v = (heads(qkv[..., i * self.width : (i + 1) * self.width], self.heads) for i in range(3))
-        attended = attend(q, k, v, self.number, call, scale=self.scale)
+        dropout = self.dropout if self.training else 0.0
+        attended = attend(q, k, v, self.number, call, scale=self.scale, dropout=dropout)
         x = self.output(joined(attended), residual=x)
         return self.mlp(self.norm(x), residual=x)
 
@@ -58,19 +62,19 @@ class GPT2(Decoder):
         below = weights.optional("transformer")
         self.tokens = Embedding(below, "wte", self.rows, width)
         self.places = Embedding(below, "wpe", self.positions, width)
-        self.blocks = nn.ModuleList(Block(config, below.at("h", i), i) for i in range(self.cached[0]))
+        self.dropout = nn.Dropout(config.dropout("embd_pdrop", 0.1))
+        self.blocks = Layers(Block(config, below.at("h", i), i) for i in range(self.cached[0]))
         self.norm = LayerNorm(below, "ln_f", width, config.eps("layer_norm_epsilon", 1e-5))
 
-    def hidden(self, ids: Tensor, call: Call) -> Tensor:
+    def hidden(self, ids: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S)`` to ``(B, S, width)``."""
-        x = self.tokens(ids) + self.places(self._sent(call.places(ids.shape[1])))
-        for block in self.blocks:
-            x = block(x, call)
+        x = self.dropout(self.tokens(ids) + self.places(self._sent(call.places(ids.shape[1]))))
+        x = self.blocks.through(x, call)
         return self.norm(x)
 
 
 class GPT2LM(GPT2):
-    """... with logits from the table of tokens, or from a head."""
+    """GPT-2 with logits, by the token embeddings or a head of its own."""
 
     has_head = True
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import nn
 from ..compute import Compute, Tensor
+from ..compute.device.tape import OPEN
 from ..compute.graph import Graph
 from ..errors import CaptureError, OutOfDeviceMemoryError, UnsupportedError
 from ..nn.changes import latest
@@ -38,8 +39,8 @@ class Graphs:
     no room, all are given back.
 
     Every call asks whether modules, their settings and parameters are those that were captured; else all graphs go.
-    In captured functions, in ``backend.profile()``, after ``train()`` and where the runtime captures nothing calls run
-    as they are. Threads may call at once.
+    In captured functions, in ``backend.profile()``, after ``train()``, where gradients are taken and where the runtime
+    captures nothing calls run as they are. Threads may call at once.
 
     Attributes
     ----------
@@ -87,7 +88,8 @@ class Graphs:
             In dtypes that Tensors have.
         """
         graph = None
-        if self.kept > 0 and not (backend.runtime.capturing or backend.opened.home.profiled or model.training):
+        plain = backend.runtime.capturing or backend.opened.home.profiled or model.training or OPEN.tapes
+        if self.kept > 0 and not plain:
             key = (function.__name__, *(None if a is None else (a.shape, a.dtype) for a in arguments))
             graph = self._found(key, model, backend, function, arguments)
         if graph is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from ..compute.attention.checks import MAX_DIM
-from ..functional.products import Activation
+from ..functional.matmul import Activation
+from ..transforms import checkpoint
+from .adapters import Adapters
 from .config import Config
 from .weights import Weights
 
@@ -28,17 +31,28 @@ class Linear(nn.Module):
         Whether there are biases; for each name if some have none.
     transposed : bool
         Whether the files have the weight as ``(inputs, outputs)``.
+    dropout : float
+        In training, of what is computed before the residual is added.
+
+    Attributes
+    ----------
+    adapters : Adapters or None
+        What `grilly.lora` adds to the products; None too while that is merged into the weight.
     """
+
+    adapters: Adapters | None
 
     def __init__(
         self, weights: Weights, names: str | Sequence[str], inputs: int, outputs: int | Sequence[int],
-        bias: bool | Sequence[bool] = True, transposed: bool = False,
+        bias: bool | Sequence[bool] = True, transposed: bool = False, dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.precision = weights.precision
+        self.precision, self.dropout = weights.precision, dropout
+        self.adapters = None
         names = [names] if isinstance(names, str) else names
         rows = [outputs] if isinstance(outputs, int) else outputs
-        self.weight = weights.joined([f"{name}.weight" for name in names], rows, inputs, transposed=transposed)
+        full = [f"{name}.weight" for name in names]
+        self.weight = weights.joined(full, rows, inputs, transposed=transposed, quantized=True)
         has = [bias] * len(rows) if isinstance(bias, bool) else bias
         biases = [f"{name}.bias" if there else None for name, there in zip(names, has, strict=True)]
         self.bias = weights.joined(biases, rows) if any(has) else None
@@ -51,25 +65,47 @@ class Linear(nn.Module):
 
         With a ``norm`` x is normalised first, which for few rows takes no dispatch of its own.
         """
+        dropped = self.training and self.dropout > 0
+        last = None if dropped else residual
+        if self.adapters is not None and self.adapters.unmerged is None:
+            y = self._adapted(x if norm is None else norm(x), last, activation, gated)
+        else:
+            normed = {} if norm is None else norm.before_linear()
+            y = self._product(x, residual=last, activation=activation, gated=gated, **normed)
+        if not dropped:
+            return y
+        y = F.dropout(y, self.dropout)
+        return y if residual is None else y + residual
+
+    def _product(self, x: Tensor, **options: Any) -> Tensor:
         bias = None if self.bias is None else self.bias.data
-        normed = {} if norm is None else norm.before_linear()
-        return F.linear(
-            x, self.weight.data, bias, precision=self.precision, activation=activation, gated=gated, residual=residual,
-            **normed,
-        )  # fmt: skip
+        return F.linear(x, self.weight.data, bias, precision=self.precision, **options)
+
+    def _adapted(self, x: Tensor, residual: Tensor | None, activation: Activation | None, gated: bool) -> Tensor:
+        """The result with adapters, which add to what the activation is applied to."""
+        assert self.adapters is not None
+        if activation is None:
+            return self.adapters(x, self._product(x, residual=residual))
+        y = self.adapters(x, self._product(x))
+        if gated:
+            half = y.shape[-1] // 2
+            y = FUNCTIONS[activation](y[..., :half]) * y[..., half:]
+        else:
+            y = FUNCTIONS[activation](y)
+        return y if residual is None else y + residual
 
 
 class Embedding(nn.Module):
-    """Rows of a table by number: ``NAME.weight`` is ``(rows, width)``."""
+    """Rows of a table by number: ``NAME.weight`` is ``(rows, width)``; ``quantized`` as of `Weights.joined`."""
 
-    def __init__(self, weights: Weights, name: str, rows: int, width: int) -> None:
+    def __init__(self, weights: Weights, name: str, rows: int, width: int, quantized: bool = True) -> None:
         super().__init__()
-        self.precision = weights.precision
-        self.weight = weights.parameter(f"{name}.weight", rows, width)
+        self.precision, self.dtype = weights.precision, weights.dtype
+        self.weight = weights.parameter(f"{name}.weight", rows, width, quantized=quantized)
 
     def forward(self, ids: Tensor) -> Tensor:
         """``(..., width)``."""
-        return F.embedding(ids, self.weight.data)
+        return F.embedding(ids, self.weight.data).astype(self.dtype, copy=False)
 
     def logits(self, x: Tensor) -> Tensor:
         """The products of ``(..., width)`` with every row."""
@@ -102,6 +138,11 @@ class RMSNorm(nn.RMSNorm):
         return F.add_rms_norm(x, residual, self.normalized_shape, weight, self.eps, self.weight_offset)
 
 
+#: The functions that linear layers may end with.
+FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"), "silu": F.silu, "relu": F.relu,
+    "quick_gelu": F.quick_gelu, "sigmoid": F.sigmoid,
+}  # fmt: skip
 #: What configurations call the activations of linear layers.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
@@ -109,17 +150,25 @@ ACTIVATIONS: dict[str, Activation] = {
 }  # fmt: skip
 
 
+class Dropouts(NamedTuple):
+    """Shares that a layer drops in training: of attention's weights, of inner states of the MLP, of what is added."""
+
+    attention: float = 0.0
+    inner: float = 0.0
+    added: float = 0.0
+
+
 class MLP(nn.Module):
     """Two linear layers with an activation between them: ``names`` are theirs."""
 
     def __init__(
         self, weights: Weights, names: Sequence[str], width: int, inner: int, activation: str, bias: bool = True,
-        transposed: bool = False,
+        transposed: bool = False, dropout: Dropouts = Dropouts(),  # noqa: B008
     ) -> None:  # fmt: skip
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.widen = Linear(weights, names[0], width, inner, bias, transposed)
-        self.narrow = Linear(weights, names[1], inner, width, bias, transposed)
+        self.widen = Linear(weights, names[0], width, inner, bias, transposed, dropout.inner)
+        self.narrow = Linear(weights, names[1], inner, width, bias, transposed, dropout.added)
 
     def forward(self, x: Tensor, residual: Tensor | None = None, norm: RMSNorm | None = None) -> Tensor:
         """Of x's shape, with ``residual`` added; of x normalised by ``norm``."""
@@ -133,17 +182,41 @@ class GatedMLP(nn.Module):
     """
 
     def __init__(
-        self, weights: Weights, names: Sequence[str], width: int, inner: int, activation: str, bias: bool = False
-    ) -> None:
+        self, weights: Weights, names: Sequence[str], width: int, inner: int, activation: str, bias: bool = False,
+        dropout: Dropouts = Dropouts(),  # noqa: B008
+    ) -> None:  # fmt: skip
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         *first, last = names
-        self.widen = Linear(weights, first, width, [2 * inner // len(first)] * len(first), bias)
-        self.narrow = Linear(weights, last, inner, width, bias)
+        rows = [2 * inner // len(first)] * len(first)
+        self.widen = Linear(weights, first, width, rows, bias, dropout=dropout.inner)
+        self.narrow = Linear(weights, last, inner, width, bias, dropout=dropout.added)
 
     def forward(self, x: Tensor, residual: Tensor | None = None, norm: RMSNorm | None = None) -> Tensor:
         """Of x's shape, with ``residual`` added; of x normalised by ``norm``."""
         return self.narrow(self.widen(x, activation=self.activation, gated=True, norm=norm), residual)
+
+
+class Layers(nn.ModuleList):
+    """Layers one after the other: each gets what the one before it gave, and what all are given.
+
+    Attributes
+    ----------
+    checkpointed : bool
+        Whether what layers compute inside is computed again for gradients, and not kept.
+    """
+
+    checkpointed = False
+
+    def one(self, layer: nn.Module, *arguments: Any, **named: Any) -> Any:
+        """What a layer gives."""
+        return (checkpoint(layer) if self.checkpointed else layer)(*arguments, **named)
+
+    def through(self, x: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        """What the last layer gives."""
+        for layer in self:
+            x = self.one(layer, x, *arguments, **named)
+        return x
 
 
 def check_dim(config: Config, name: str, dim: int) -> None:

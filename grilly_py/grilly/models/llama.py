@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import nn
 from ..compute import Tensor
-from .cache import Call, attend
+from .cache import ForwardContext, attend
 from .config import Config
 from .decoder import Decoder
-from .layers import ACTIVATIONS, Embedding, GatedMLP, Linear, RMSNorm, check_dim, heads, joined
+from .layers import ACTIVATIONS, Dropouts, Embedding, GatedMLP, Layers, Linear, RMSNorm, check_dim, heads, joined
 from .rotary import Rotary, rotary_of
 from .weights import Weights
 
-#: What the families have: biases of q, k and v; norms of the heads of q and k; one tensor for q, k and v, and for gate
-#: and up; windows; another eps where config.json does not say.
+#: What the families have: biases of q, k and v; norms of the heads of q and k, and what is added to their weights; one
+#: tensor for q, k and v, and for gate and up; windows; another eps where config.json does not say.
 QKV_BIAS = {"qwen2": True}
-HEAD_NORMS = {"qwen3"}
+HEAD_NORMS = {"qwen3": 0.0, "gemma3_text": 1.0}
 JOINED = {"phi3"}
 WINDOWED = {"mistral": "all", "phi3": "all", "qwen2": "layers", "qwen3": "layers"}
 EPS = {"phi3": 1e-5}
 #: Elements of a head where config.json does not say; the others divide the width among the heads.
-HEAD_DIM = {"gemma": 256, "gemma2": 256, "qwen3": 128}
+HEAD_DIM = {"gemma": 256, "gemma2": 256, "gemma3_text": 256, "qwen3": 128}
 #: Kinds of attention that layer_types may name.
 KINDS = ("full_attention", "sliding_attention")
 #: The width of windows where config.json does not say: that of transformers.
@@ -63,21 +65,24 @@ class Attention(nn.Module):
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__()
         family, width = config.fields.get("model_type"), config.integer("hidden_size")
-        self.number, self.rotary, self.window = number, rotary, window
+        self.number, self.window, self.local = number, window, window is not None and rotary.local is not None
+        self.rotary = rotary.local if self.local else rotary
         self.heads, self.key_heads, self.dim = shape_of(config)
         bias = QKV_BIAS.get(str(family), False) or config.flag("attention_bias", False)
         rows = [self.heads * self.dim, self.key_heads * self.dim, self.key_heads * self.dim]
         joined = family in JOINED
         names = ["qkv_proj"] if joined else ["q_proj", "k_proj", "v_proj"]
         self.qkv = Linear(weights, names, width, [sum(rows)] if joined else rows, bias)
-        self.output = Linear(weights, "o_proj", rows[0], width, config.flag("attention_bias", False))
+        dropout = residual_dropout(config)
+        self.output = Linear(weights, "o_proj", rows[0], width, config.flag("attention_bias", False), dropout=dropout)
+        self.dropout = config.dropout("attention_dropout", 0.0)
         eps = eps_of(config)
-        normed = family in HEAD_NORMS
-        self.q_norm = RMSNorm(weights, "q_norm", self.dim, eps) if normed else None
-        self.k_norm = RMSNorm(weights, "k_norm", self.dim, eps) if normed else None
+        added = HEAD_NORMS.get(str(family))
+        self.q_norm = None if added is None else RMSNorm(weights, "q_norm", self.dim, eps, added)
+        self.k_norm = None if added is None else RMSNorm(weights, "k_norm", self.dim, eps, added)
 
     def forward(
-        self, x: Tensor, call: Call, residual: Tensor | None = None, norm: RMSNorm | None = None
+        self, x: Tensor, call: ForwardContext, residual: Tensor | None = None, norm: RMSNorm | None = None
     ) -> Tensor:  # fmt: skip
         """``(B, S, width)``, with ``residual`` added; of x normalised by ``norm``."""
         qkv, first, second = self.qkv(x, norm=norm), self.heads * self.dim, (self.heads + self.key_heads) * self.dim
@@ -87,9 +92,18 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         return self.output(joined(self.attend(q, k, v, call)), residual)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S, H, D)``."""
-        return attend(q, k, v, self.number, call, rotary=self.rotary, window=self.window)
+        return attend(q, k, v, self.number, call, rotary=self.rotary, window=self.window, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        """Others of `attend`."""
+        return {"dropout": self.dropout if self.training else 0.0, "local": self.local}
+
+
+def residual_dropout(config: Config) -> float:
+    """Of what layers add, which Phi-3 alone has."""
+    return config.dropout("resid_pdrop", 0.0) if config.fields.get("model_type") in JOINED else 0.0
 
 
 class Layer(nn.Module):
@@ -105,14 +119,15 @@ class Layer(nn.Module):
         self.norm = RMSNorm(weights, "post_attention_layernorm", width, eps, self.offset)
         first = ("gate_up_proj",) if config.fields.get("model_type") in JOINED else ("gate_proj", "up_proj")
         inner, bias = config.integer("intermediate_size"), config.flag("mlp_bias", False)
-        self.mlp = GatedMLP(weights.at("mlp"), (*first, "down_proj"), width, inner, self.activation(config), bias)
+        self.mlp = GatedMLP(weights.at("mlp"), (*first, "down_proj"), width, inner, self.activation(config), bias,
+                            Dropouts(added=residual_dropout(config)))  # fmt: skip
 
     def activation(self, config: Config) -> str:
         """That of the MLP."""
         found: str = config.text("hidden_act", ACTIVATIONS, "silu")
         return found
 
-    def forward(self, x: Tensor, call: Call) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S, width)``."""
         x = self.attention(x, call, residual=x, norm=self.attention_norm)
         return self.mlp(x, residual=x, norm=self.norm)
@@ -146,16 +161,20 @@ class Llama(Decoder):
         width, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
         _, key_heads, dim = shape_of(config)
         self.rows, self.cached = config.integer("vocab_size"), (layers, key_heads, dim)
-        phi = config.fields.get("model_type") in JOINED
-        self.rotary = rotary_of(config, dim, config.integer("max_position_embeddings"), phi, 4096 if phi else None)
+        self.rotary = self.angles(config, dim)
         self.positions = self.rotary.longest
         below = weights.optional("model")
         self.tokens = Embedding(below, "embed_tokens", self.rows, width)
-        self.layers = nn.ModuleList(
+        self.layers = Layers(
             self.layer(config, below.at("layers", i), i, self.rotary, window)
             for i, window in enumerate(self.windows(config, layers))
         )
         self.norm = RMSNorm(below, "norm", width, eps_of(config), self.layer.offset)
+
+    def angles(self, config: Config, dim: int) -> Rotary:
+        """How heads of so many elements are rotated."""
+        phi = config.fields.get("model_type") in JOINED
+        return rotary_of(config, dim, config.integer("max_position_embeddings"), phi, 4096 if phi else None)
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
         """How many keys a token sees in each layer."""
@@ -165,16 +184,15 @@ class Llama(Decoder):
         """``(B, S)`` to ``(B, S, width)``."""
         return self.tokens(ids)
 
-    def hidden(self, ids: Tensor, call: Call) -> Tensor:
+    def hidden(self, ids: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S)`` to ``(B, S, width)``."""
         x = self.embed(ids)
-        for layer in self.layers:
-            x = layer(x, call)
+        x = self.layers.through(x, call)
         return self.norm(x)
 
 
 class LlamaLM(Llama):
-    """... with logits from a head, or from the table of tokens."""
+    """Llama and the like with logits, by a head of their own or the token embeddings."""
 
     has_head = True
 

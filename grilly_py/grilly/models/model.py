@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,13 +13,16 @@ from .. import nn
 from ..compute import Compute, Tensor
 from ..compute.backend import default_backend
 from ..compute.device.arrays import NDArray
+from . import adapter_files, lora, saving
 from .cache import Cache
 from .config import Config
 from .graphs import Graphs
+from .keywords import CALLS
+from .layers import Layers
+from .offload import Offload, Offloaded
 from .room import mib, room
 from .sampling import PLAIN
 from .weights import Weights
-from .words import CALLS
 
 
 def on_host(name: str, array: Any) -> NDArray[Any]:
@@ -70,15 +74,23 @@ class Model(nn.Module):
     graphs : Graphs
         What was captured: ``graphs.memory`` bytes. ``graphs.clear()`` gives them back, ``graphs.kept = 0`` captures
         nothing from then on.
+    offload : Offload or None
+        The layers whose matrices stay in host memory, as ``load(..., offload=...)`` was told.
+    folder : Path or None
+        Where the model was loaded from.
     """
 
+    _by_functions = True
+
     _foreign = CALLS
+    #: What transformers calls parts whose names in files are older ones, for adapters.
+    renamed: ClassVar[Mapping[str, str]] = {}
     backend: Compute
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
         if weights.backend is not None:
-            self.backend = weights.backend
+            self.backend = self._backend = weights.backend
         self.dtype, self.precision = weights.dtype, weights.precision
         self.eos_token_id: Any = None
         self.pad_token_id: Any = None
@@ -91,7 +103,8 @@ class Model(nn.Module):
         self.max_length: int | None = None
         self.not_applied: dict[str, Any] = {}
         self.graphs = Graphs()
-        self.training = False
+        self.offload: Offload | None = None
+        self.folder: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "backend"}
@@ -103,7 +116,7 @@ class Model(nn.Module):
         for parameter in weights:
             if not isinstance(parameter.data, Tensor):
                 parameter.data = default_backend().tensor(parameter.data)
-        self.backend = weights[0].data.backend
+        self.backend = self._backend = weights[0].data.backend
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Refused (TypeError): a model is loaded where and as it is to compute, by ``load(folder, dtype, backend)``."""
@@ -113,6 +126,73 @@ class Model(nn.Module):
         """Refused (TypeError): weights come from a folder, and some are joined on the way."""
         raise TypeError(f"{type(self).__name__}.load_state_dict: weights come from a folder, by grilly.models.load")
 
+    def train(self, mode: bool = True) -> Any:
+        """Set whether what the configuration drops is dropped. Returns the model, which begins without.
+
+        Gradients are those of `grilly.value_and_grad`, in either state.
+        """
+        for module in self.modules():
+            module.training = bool(mode)
+        return self
+
+    def checkpoint_layers(self, on: bool = True) -> Any:
+        """Set whether layers keep nothing of their inside for gradients. Returns the model.
+
+        A layer's input is kept, and the rest computed again when gradients are taken, as by `grilly.checkpoint`: that
+        is less memory for the time of one more forward.
+        """
+        for module in self.modules():
+            if isinstance(module, Layers):
+                module.checkpointed = bool(on)
+        return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write the weights with the configuration and the tokenizer of the folder that the model was loaded from.
+
+        The names, shapes and joints of tensors are those of that folder, the dtype is the model's. Raises ValueError
+        for a model from a GGUF file and one with adapters, and OSError where files cannot be written.
+        """
+        saving.save(self, folder)
+
+    # -- adapters --------------------------------------------------------------------------------------------------
+
+    def save_adapter(self, folder: str | Path) -> None:
+        """Write adapter_config.json and adapter_model.safetensors, which the package peft reads.
+
+        Raises ValueError for a model without adapters, and OSError where the files cannot be written.
+        """
+        adapter_files.save(self, folder)
+
+    def load_adapter(self, folder: str | Path) -> None:
+        """Add the adapters of a folder, as `save_adapter` or the package peft wrote it; all else is frozen.
+
+        Raises ModelError for files that are missing or damaged, tensors that do not go with the model, and kinds of
+        adapters that are not computed; ValueError for a model that has adapters.
+        """
+        adapter_files.load(self, folder)
+
+    def merge_adapter(self) -> None:
+        """Put the adapters into the weights, so that they cost no time; `unmerge_adapter` takes them out bit for bit.
+
+        The weights without them stay on the device. While they are merged they have no gradients. Raises ValueError
+        without adapters, and for quantized weights.
+        """
+        lora.merge(self, keep=True)
+
+    def unmerge_adapter(self) -> None:
+        """Give back the weights as they were before `merge_adapter`. Raises ValueError without adapters."""
+        lora.unmerge(self)
+
+    def merge_and_unload(self) -> None:
+        """Put the adapters into the weights for good. Raises as `merge_adapter`."""
+        lora.merge(self, keep=False)
+
+    def unload(self) -> None:
+        """Take the adapters away. Raises ValueError where there are none."""
+        lora.unload(self)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
     def _beside(self, what: str, cache: Cache) -> AbstractContextManager[None]:
         """Inside, what is computed takes memory beside the weights and a cache: the error says how much they have."""
         said = f"{type(self).__name__}: there is no room for {what}{self._held}, and the cache, {mib(cache.nbytes)}"
@@ -121,7 +201,8 @@ class Model(nn.Module):
     @property
     def _held(self) -> str:
         """What the model itself has on the device, for messages."""
-        weights, graphs = sum(parameter.data.nbytes for parameter in self.parameters()), self.graphs.memory
+        weights, graphs = 0 if self.offload is None else self.offload.on_device, self.graphs.memory
+        weights += sum(one.data.nbytes for one in self.parameters() if not isinstance(one, Offloaded))
         return f" beside the weights, {mib(weights)}" + (f", captured calls, {mib(graphs)}" if graphs else "")
 
     def _replayed(self, function: Callable[..., Any], *arguments: Any) -> Any:

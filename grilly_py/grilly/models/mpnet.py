@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..compute import Tensor
 from .bert import Roberta
 from .config import Config
 from .weights import Weights
@@ -26,10 +27,10 @@ class MPNet(Roberta):
         super().__init__(config, weights)
         config.only(relative_attention_num_buckets=BUCKETS, pad_token_id=1)
         heads = config.integer(self.sizes[1])
-        below = weights.optional(self.prefix).at(self.encoder)
+        below = weights.optional(self.prefix).at(self.encoder[0])
         self.table = below.parameter("relative_attention_bias.weight", BUCKETS, heads)
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, places: Tensor | None) -> dict[str, Any]:
         assert self.table is not None
         return {"t5_table": self.table.data.astype("float32", copy=False), "t5_bidirectional": True,
                 "t5_max_distance": DISTANCE}  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..compute import Tensor
+from ..compute.device.tape import OPEN
 
 
 class Output(Mapping[str, Any]):
@@ -14,9 +15,9 @@ class Output(Mapping[str, Any]):
 
     A mapping: ``dict(output)``, ``**output``, ``len(output)``. What a head gives comes first, as in transformers.
 
-    NumPy arrays where the model was given NumPy arrays, else Tensors. Logits are computed when they are first asked
-    for: nobody who wants the hidden states alone pays for a product with the vocabulary. Names, ``keys()`` and
-    ``len`` ask for nothing.
+    NumPy arrays where the model was given NumPy arrays, else Tensors, and Tensors where gradients are taken. Logits are
+    computed when they are first asked for: nobody who wants the hidden states alone pays for a product with the
+    vocabulary. Names, ``keys()`` and ``len`` ask for nothing.
 
     Raises
     ------
@@ -27,7 +28,7 @@ class Output(Mapping[str, Any]):
     """
 
     def __init__(self, host: bool, **tensors: Tensor | Callable[[], Tensor] | None) -> None:
-        self._host = host
+        self._host = host and not OPEN.tapes
         self._found: dict[str, Any] = {name: value for name, value in tensors.items() if value is not None}
         self._ready: set[str] = set()
 

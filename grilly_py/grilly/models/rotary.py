@@ -19,13 +19,15 @@ TYPES = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
 
 @dataclass(frozen=True)
 class Rotary:
-    """Radians per position of each pair of elements i and i + P, ``(P,)``; a factor of what is turned; how long a text
-    may be, None where that does not matter; and whether heads are turned as a whole."""
+    """Radians per position of each pair of elements i and i + P, ``(P,)``; a factor of what is rotated; how long a text
+    may be, None where that does not matter; whether heads are rotated as a whole; and the angles of layers with
+    windows, None where they are the same."""
 
     frequencies: NDArray[np.float64]
     factor: float = 1.0
     longest: int | None = None
     whole: bool = True
+    local: Rotary | None = None
 
     def turns_as(self, other: Rotary | None) -> bool:
         """Whether the other turns keys alike, by its numbers: copies of a model have a Rotary of their own."""
@@ -33,6 +35,7 @@ class Rotary:
             other is not None
             and np.array_equal(self.frequencies, other.frequencies)
             and (self.factor, self.whole) == (other.factor, other.whole)
+            and (other.local is None if self.local is None else self.local.turns_as(other.local))
         )
 
     def tables(self, backend: Compute, length: int) -> tuple[Tensor, Tensor]:
@@ -46,9 +49,7 @@ class Rotary:
 TRAINED = ("llama3", "yarn", "longrope")
 
 
-def rotary_of(
-    config: Config, dim: int, positions: int, partial: bool = False, trained: int | None = None
-) -> Rotary:
+def rotary_of(config: Config, dim: int, positions: int, partial: bool = False, trained: int | None = None) -> Rotary:
     """The angles that ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` of older files, describe.
 
     Where both are there ``rope_scaling`` counts, as in transformers.
@@ -61,7 +62,7 @@ def rotary_of(
     positions : int
         ``max_position_embeddings``.
     partial : bool
-        Whether ``partial_rotary_factor`` may say that only the first elements are turned.
+        Whether ``partial_rotary_factor`` may say that only the first elements are rotated.
     trained : int, optional
         What ``original_max_position_embeddings`` is by default. Beside the field it counts before the one in it, as in
         transformers.
@@ -77,12 +78,12 @@ def rotary_of(
     given = config.inner(name)
     share = _share(config, 1.0, partial)
     if given is None:
-        turned = _turned(config, dim, share)
-        return Rotary(*rope_scaling(turned, base), whole=turned == dim)
+        rotated = _rotated(config, dim, share)
+        return Rotary(*rope_scaling(rotated, base), whole=rotated == dim)
     for of, value in given.fields.items():
         if isinstance(value, dict):
             raise ModelError(f"{given.where}: layers of kind {of!r} have one of their own; expected one for all layers")
-    turned = _turned(given, dim, _share(given, share, partial))
+    rotated = _rotated(given, dim, _share(given, share, partial))
     kind = given.text("rope_type", TYPES, given.text("type", TYPES, "default"))
     scaling = {"rope_type": "default", **given.fields}
     scaling.pop("partial_rotary_factor", None)
@@ -97,22 +98,22 @@ def rotary_of(
             scaling["original_max_position_embeddings"] = positions
     longest = {"longrope": scaling.get("original_max_position_embeddings"), "dynamic": positions}.get(kind)
     try:
-        return Rotary(*rope_scaling(turned, base, scaling, max_seq_len=positions), longest, turned == dim)
+        return Rotary(*rope_scaling(rotated, base, scaling, max_seq_len=positions), longest, rotated == dim)
     except (ValueError, TypeError) as error:
         raise ModelError(f"{given.where}: {str(error).removeprefix('rope: ')}") from None
 
 
 def _share(config: Config, default: float, partial: bool) -> float:
-    """The part of a head that is turned."""
+    """The part of a head that is rotated."""
     if not partial:
         config.only(partial_rotary_factor=1.0)
     share: float = config.number("partial_rotary_factor", default, above=0.0)
     return share
 
 
-def _turned(config: Config, dim: int, share: float) -> int:
+def _rotated(config: Config, dim: int, share: float) -> int:
     """How many elements of a head that is."""
-    turned = int(dim * share)
-    if turned % 2 or not 2 <= turned <= dim:
+    rotated = int(dim * share)
+    if rotated % 2 or not 2 <= rotated <= dim:
         raise config.error("partial_rotary_factor", f"a part of a head of {dim} that is an even number of elements")
-    return turned
+    return rotated

@@ -15,6 +15,7 @@ from ..compute import Compute, Tensor
 from ..errors import ModelError
 from .checkpoint import Checkpoint
 from .config import Config, read_json
+from .gguf import GGUF, pooling_of
 from .layers import Linear
 from .weights import Weights
 
@@ -84,7 +85,9 @@ class Steps:
     @classmethod
     def of(cls, folder: Path, ignored: Iterable[str] = ()) -> Steps:
         """What modules.json says; without it the mean, scaled. Raises ModelError for other steps, and for fields of
-        their files that are not known; ``ignored``: those that the user vouches for."""
+        their files that are not known; ``ignored``: those that the user vouches for. A GGUF file says the pooling."""
+        if folder.is_file():
+            return cls(pooling_of(GGUF(folder)))
         file = folder / "modules.json"
         if not file.is_file():
             return cls()

@@ -26,7 +26,7 @@ from .sentence_folder import prompts as prompts_of
 from .tokenizer import Tokenizer
 
 #: Keyword arguments of sentence-transformers' encode, and what to give here instead.
-_WORDS = {
+_KEYWORDS = {
     "normalize_embeddings": "nothing: encoder.normalized says whether the folder asks for it",
     "convert_to_numpy": "nothing: vectors are NumPy's",
     "convert_to_tensor": "nothing: vectors are NumPy's; grilly.asarray(vectors) puts them on the device",
@@ -92,7 +92,8 @@ class SentenceEncoder(nn.Module):
             ``model_type`` of config.json says which encoder it has; a head that ``architectures`` names is passed over.
             Also of an encoder without modules.json: its vectors are then the mean of the tokens', scaled to length 1.
             Prompts are those of config_sentence_transformers.json, lower case and the longest text those of
-            sentence_bert_config.json, or else tokenizer_config.json's ``model_max_length``.
+            sentence_bert_config.json, or else tokenizer_config.json's ``model_max_length``. Or a GGUF file, which says
+            the pooling; vectors are then scaled to length 1.
         dtype, backend, **options
             As for ``grilly.models.load``.
 
@@ -151,7 +152,7 @@ class SentenceEncoder(nn.Module):
             which a tokenizer of another model may give.
         """
         if unknown:
-            raise foreign.unknown("SentenceEncoder.encode", unknown, _WORDS)
+            raise foreign.unknown("SentenceEncoder.encode", unknown, _KEYWORDS)
         if self.pooling not in POOLING:
             raise ValueError(f"SentenceEncoder: pooling is {self.pooling!r}; expected one of {', '.join(POOLING)}")
         texts, batch_size = checked("SentenceEncoder.encode", sentences, batch_size)
@@ -202,7 +203,10 @@ class SentenceEncoder(nn.Module):
         return self.graphs.run(self, self.model.backend, self._vectors_of_pack, ids, pack.own, pack.places, chosen)
 
     def _vectors_of_pack(self, ids: Tensor, own: Tensor, places: Tensor, chosen: Tensor) -> Tensor:
-        """... of a Pack, and where each text begins, or what its tokens weigh ``(n, T)``."""
+        """The vectors of packed texts, float32 ``(n, width)``.
+
+        ``chosen`` has the place of each text's first token, or the weights of all tokens in each text ``(n, T)``.
+        """
         x = self.model.states(ids, own, None, places)[0].astype("float32", copy=False)
         return self._scaled(xp.take(x, chosen, axis=0) if self.pooling == "cls" else xp.matmul(chosen, x))
 
@@ -212,9 +216,10 @@ class SentenceEncoder(nn.Module):
     def _vectors(
         self, ids: Tensor, seen: Tensor | None = None, kept: Tensor | None = None, count: Tensor | None = None
     ) -> Tensor:
-        """... of tokens ``(B, S)``, a mask ``(B, 1, 1, S)``, it as numbers ``(B, S, 1)``, and divisors ``(B, 1)``.
+        """The vectors of a batch, float32 ``(B, width)``.
 
-        Where there is no padding the last three are None.
+        ``ids`` ``(B, S)``; of batches with padding also its mask, boolean ``(B, 1, 1, S)`` and float32 ``(B, S, 1)``,
+        and the divisors of the sums ``(B, 1)``.
         """
         x = self.model.states(ids, seen, None, None).astype("float32", copy=False)
         if self.pooling == "cls":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compute import Tensor
-from .cache import Call
+from .cache import ForwardContext
 from .config import Config
 from .encoder_decoder import EncoderDecoder, Source
 from .layers import Embedding, Linear
@@ -37,7 +37,7 @@ class T5Encoder(Model):
         return self._replayed(self._states, ids, mask), mask, host
 
     def _states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        return self.encoder(self.tokens(ids), Call(mask=mask))
+        return self.encoder(self.tokens(ids), ForwardContext(mask=mask))
 
     def forward(self, input_ids: Any, attention_mask: Any = None) -> Output:
         """Hidden states of tokens.
@@ -78,7 +78,7 @@ class T5(T5Encoder, EncoderDecoder):
         """The keys and values of each layer's attention to the encoder's states."""
         return Source([block.cross.project(states) for block in self.decoder.blocks], mask)
 
-    def decode(self, ids: Tensor, call: Call, source: Source) -> Tensor:
+    def decode(self, ids: Tensor, call: ForwardContext, source: Source) -> Tensor:
         """The decoder's states ``(B, S, width)``."""
         return self.decoder(self.tokens(ids), call, source)
 
@@ -109,7 +109,7 @@ class T5(T5Encoder, EncoderDecoder):
 
 
 class T5LM(T5):
-    """... with logits from a head, or from the table of tokens."""
+    """T5 with logits, by a head of its own or the token embeddings."""
 
     has_head = True
 

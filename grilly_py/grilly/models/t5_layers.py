@@ -8,10 +8,10 @@ from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from ..compute.attention.options import MOST_REACH
-from .cache import Call
+from .cache import ForwardContext
 from .config import Config
 from .encoder_decoder import Source
-from .layers import ACTIVATIONS, MLP, GatedMLP, Linear, RMSNorm, check_dim, heads, joined
+from .layers import ACTIVATIONS, MLP, Dropouts, GatedMLP, Layers, Linear, RMSNorm, check_dim, heads, joined
 from .weights import Weights
 
 
@@ -34,7 +34,8 @@ class Attention(nn.Module):
         names = ["k", "v"] if cross else ["q", "k", "v"]
         self.query = Linear(weights, "q", width, inner, bias=False) if cross else None
         self.rest = Linear(weights, names, width, [inner] * len(names), bias=False)
-        self.output = Linear(weights, "o", inner, width, bias=False)
+        self.dropout = config.dropout("dropout_rate", 0.1)
+        self.output = Linear(weights, "o", inner, width, bias=False, dropout=self.dropout)
 
     def project(self, x: Tensor, norm: RMSNorm | None = None) -> tuple[Tensor, ...]:
         """q, k and v, or k and v, each ``(B, S, H, D)``; of x normalised by ``norm``."""
@@ -45,11 +46,14 @@ class Attention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, **options: Any) -> Tensor:
         """``(B, S, width)`` of ``(B, S, H, D)``, with ``residual`` added."""
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-        attended = F.flash_attention2(q, k, v, scale=1.0, precision=self.output.precision, **options)
+        dropout = self.dropout if self.training else 0.0
+        attended = F.flash_attention2(
+            q, k, v, scale=1.0, dropout_p=dropout, precision=self.output.precision, **options
+        )
         return self.output(joined(attended.transpose(0, 2, 1, 3)), residual)
 
     def attend_cache(
-        self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, call: Call, number: int, **options: Any
+        self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, call: ForwardContext, number: int, **options: Any
     ) -> Tensor:
         """The same over the cache of layer ``number``, to which k and v are added."""
         assert call.cache is not None
@@ -72,10 +76,12 @@ class Block(nn.Module):
         self.cross = Attention(config, below.at(1, "EncDecAttention"), cross=True) if decoder else None
         (activation, gated), inner, last = activation_of(config), config.integer("d_ff"), below.at(2 if decoder else 1)
         self.norm, last = RMSNorm(last, "layer_norm", width, eps), last.at("DenseReluDense")
-        self.mlp = (GatedMLP(last, ("wi_0", "wi_1", "wo"), width, inner, activation) if gated
-                    else MLP(last, ("wi", "wo"), width, inner, activation, bias=False))  # fmt: skip
+        share = config.dropout("dropout_rate", 0.1)
+        dropout = Dropouts(share, share, share)
+        self.mlp = (GatedMLP(last, ("wi_0", "wi_1", "wo"), width, inner, activation, dropout=dropout) if gated
+                    else MLP(last, ("wi", "wo"), width, inner, activation, bias=False, dropout=dropout))  # fmt: skip
 
-    def forward(self, x: Tensor, call: Call, places: dict[str, Any], source: Source | None) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardContext, places: dict[str, Any], source: Source | None) -> Tensor:
         """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
         q, k, v = self.attention.project(x, self.attention_norm)
         if call.cache is None:
@@ -103,8 +109,9 @@ class Stack(nn.Module):
             raise config.error("relative_attention_max_distance", f"more than {near}, at most {MOST_REACH}")
         first = weights.at("block.0.layer.0.SelfAttention")
         self.table = first.parameter("relative_attention_bias.weight", buckets, config.integer("num_heads"))
-        self.blocks = nn.ModuleList(Block(config, weights.at("block", i), i, decoder) for i in range(layers))
+        self.blocks = Layers(Block(config, weights.at("block", i), i, decoder) for i in range(layers))
         eps = config.eps("layer_norm_epsilon", 1e-6)
+        self.dropout = nn.Dropout(config.dropout("dropout_rate", 0.1))
         self.norm = RMSNorm(weights, "final_layer_norm", config.integer("d_model"), eps)
 
     def places(self) -> dict[str, Any]:
@@ -113,9 +120,8 @@ class Stack(nn.Module):
         return {"t5_table": self.table.data.astype("float32", copy=False), "t5_bidirectional": not self.decoder,
                 "t5_max_distance": self.distance, "causal": self.decoder}  # fmt: skip
 
-    def forward(self, x: Tensor, call: Call, source: Source | None = None) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardContext, source: Source | None = None) -> Tensor:
         """``(B, S, width)``."""
-        places = self.places()
-        for block in self.blocks:
-            x = block(x, call, places, source)
-        return self.norm(x)
+        places, x = self.places(), self.dropout(x)
+        x = self.blocks.through(x, call, places, source)
+        return self.dropout(self.norm(x))

@@ -1,4 +1,4 @@
-"""Texts to tokens and back, by the folder's tokenizer.json and the package tokenizers."""
+"""Texts to tokens and back, by a folder's tokenizer.json or a GGUF file's keys, and the package tokenizers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..compute.device.arrays import NDArray
 from ..compute.device.numbers import integer
 from ..errors import ModelError
 from .chat import INSTALL, ChatTemplates
+from .keywords import CHATS
 from .tokenizer_file import read_tokenizer
-from .words import CHATS
 
 #: Signs that lose the spaces around them, in this order, where a folder says so (clean_up_tokenization_spaces).
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
@@ -26,19 +26,19 @@ _BEGUN = {sign[:length] for sign in _SPACED for length in range(1, len(sign))}
 
 
 class Tokenizer:
-    """The tokenizer of a model's folder.
+    """The tokenizer of a model's folder, or of its GGUF file.
 
     Parameters
     ----------
     folder : str or Path
-        With tokenizer.json, and tokenizer_config.json where it has one.
+        With tokenizer.json, and tokenizer_config.json where it has one. Or a GGUF file.
     longest : int, optional
         Texts of more tokens are cut there.
 
     Attributes
     ----------
     longest : int or None
-        The folder's ``model_max_length``. Nothing is cut there unless asked for.
+        The folder's ``model_max_length``, the file's ``context_length``. Nothing is cut there unless asked for.
     special_tokens : dict of str to str
         Special tokens by their names, such as ``eos_token``, as templates of chats know them.
 
@@ -48,7 +48,7 @@ class Tokenizer:
         Where the package tokenizers is not installed; the message says what to run.
     ModelError
         Where there is no tokenizer.json, or one that the package cannot read, or one that tokenizer_config.json does
-        not go with.
+        not go with. For keys that are missing or make no tokenizer that is known here.
     """
 
     def __init__(self, folder: str | Path, longest: int | None = None) -> None:
@@ -60,7 +60,7 @@ class Tokenizer:
         files = read_tokenizer(self._folder, tokenizers.Tokenizer.from_str)
         self._tokenizer, self._padding, self._side = files.tokenizer, files.padding, files.side
         self._joined, self._suffix, self._timed, self._prompt = files.joined, files.suffix, files.timed, files.prompt
-        self.special_tokens = files.named
+        self.special_tokens, self._templates = files.named, files.templates
         self.longest = files.longest
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -100,8 +100,17 @@ class Tokenizer:
             _check_surrogates(texts)
             raise
         except Exception as error:  # the package raises Exception itself
-            raise ModelError(f"{self._folder / 'tokenizer.json'} has no tokens of a text: {error}") from None
+            file = self._folder if self._templates is not None else self._folder / "tokenizer.json"
+            raise ModelError(f"{file} has no tokens of a text: {error}") from None
         return [one.ids for one in found]
+
+    def places_of(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """A text's tokens, with none put around it, and for each its first letter in the text and the one behind it.
+
+        Raises as `tokens_of`.
+        """
+        tokens = self.tokens_of([text], add_special_tokens=False)[0]
+        return tokens, self._tokenizer.encode(text, add_special_tokens=False).offsets
 
     def padded(self, rows: Sequence[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """What `encode` makes of the tokens of texts. Raises ValueError where no text has a token."""
@@ -113,7 +122,7 @@ class Tokenizer:
 
     @cached_property
     def _chat(self) -> ChatTemplates:
-        return ChatTemplates(self._folder, self.special_tokens)
+        return ChatTemplates(self._folder, self.special_tokens, self._templates)
 
     @property
     def has_chat_template(self) -> bool:

@@ -30,22 +30,25 @@ _OF_MODELS = {
 #: Models whose files are known to name another class than theirs.
 _MISNAMED = ("qwen2",)
 #: What one word is, of texts of Qwen 2 and of CLIP.
-_QWEN2_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+QWEN2_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
                 r"|\s+(?!\S)|\s+")  # fmt: skip
 _CLIP_WORDS = (r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
 
 Steps = dict[str, Any]
 
 
-def _sequence(kind: str, *steps: Steps) -> Steps:
+def sequence(kind: str, *steps: Steps) -> Steps:
+    """Steps one after the other; ``kind`` is what the format calls their list."""
     return {"type": "Sequence", kind: list(steps)}
 
 
-def _level(space: bool = False, regex: bool = True) -> Steps:
+def level(space: bool = False, regex: bool = True) -> Steps:
+    """Bytes as letters, one for each of the 256; ``regex``: of GPT-2's words."""
     return {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": regex}
 
 
-def _split(pattern: Steps, behavior: str, invert: bool = False) -> Steps:
+def split(pattern: Steps, behavior: str, invert: bool = False) -> Steps:
+    """Words by a pattern."""
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
 
 
@@ -57,7 +60,8 @@ def _replaced(old: str, new: str) -> Steps:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def _bpe(**options: Any) -> Steps:
+def bpe(**options: Any) -> Steps:
+    """A model of merges, without its vocabulary."""
     plain = {"dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
              "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}  # fmt: skip
     return {**plain, **options}
@@ -85,14 +89,14 @@ def _pieces(config: Config, tokens: Mapping[str, str | None], data: Steps) -> St
 
 def _bytes(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Steps:
     space = config.flag("add_prefix_space", False)
-    return {"model": _bpe(), "normalizer": None, "pre_tokenizer": _level(space), "decoder": _level(True)}
+    return {"model": bpe(), "normalizer": None, "pre_tokenizer": level(space), "decoder": level(True)}
 
 
 def _qwen2(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Steps:
-    level = _level(config.flag("add_prefix_space", False), regex=False)
-    words = _split({"Regex": _QWEN2_WORDS}, "Isolated")
-    return {"model": _bpe(), "normalizer": {"type": "NFC"}, "pre_tokenizer": _sequence("pretokenizers", words, level),
-            "decoder": _level(True)}  # fmt: skip
+    letters = level(config.flag("add_prefix_space", False), regex=False)
+    words = split({"Regex": QWEN2_WORDS}, "Isolated")
+    return {"model": bpe(), "normalizer": {"type": "NFC"}, "pre_tokenizer": sequence("pretokenizers", words, letters),
+            "decoder": level(True)}  # fmt: skip
 
 
 def _llama(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Steps:
@@ -101,39 +105,40 @@ def _llama(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Ste
     steps = [_replaced("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
     if space:
         steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return {"model": _bpe(fuse_unk=True, byte_fallback=True), "normalizer": None,
-            "pre_tokenizer": _metaspace(scheme, split=False), "decoder": _sequence("decoders", *steps)}  # fmt: skip
+    return {"model": bpe(fuse_unk=True, byte_fallback=True), "normalizer": None,
+            "pre_tokenizer": _metaspace(scheme, split=False), "decoder": sequence("decoders", *steps)}  # fmt: skip
 
 
 def _gemma(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Steps:
     steps = [_replaced("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
-    model = _bpe(fuse_unk=True, byte_fallback=True, unk_token=tokens["unk_token"])
-    return {"model": model, "normalizer": _replaced(" ", "▁"), "decoder": _sequence("decoders", *steps),
-            "pre_tokenizer": _split({"String": " "}, "MergedWithPrevious")}  # fmt: skip
+    model = bpe(fuse_unk=True, byte_fallback=True, unk_token=tokens["unk_token"])
+    return {"model": model, "normalizer": _replaced(" ", "▁"), "decoder": sequence("decoders", *steps),
+            "pre_tokenizer": split({"String": " "}, "MergedWithPrevious")}  # fmt: skip
 
 
-def _unigram(data: Steps, unk_id: int, scheme: str) -> Steps:
+def unigram(data: Steps, unk_id: int, scheme: str) -> Steps:
+    """All steps of a model of pieces with scores, without its vocabulary."""
     spaces = _metaspace(scheme)
     return {"model": {"unk_id": unk_id, "byte_fallback": False}, "normalizer": _charsmap(data), "decoder": spaces,
-            "pre_tokenizer": _sequence("pretokenizers", {"type": "WhitespaceSplit"}, spaces)}  # fmt: skip
+            "pre_tokenizer": sequence("pretokenizers", {"type": "WhitespaceSplit"}, spaces)}  # fmt: skip
 
 
 def _t5(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Steps:
-    return _unigram(data, 2, "always")
+    return unigram(data, 2, "always")
 
 
 def _xlm_roberta(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Steps:
     space = config.flag("add_prefix_space", config.default("add_prefix_space", absent=True, null=False))
-    return _unigram(data, 3, "always" if space else "never")
+    return unigram(data, 3, "always" if space else "never")
 
 
 def _clip(config: Config, tokens: Mapping[str, str | None], data: Steps) -> Steps:
     white = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
     return {
-        "model": _bpe(end_of_word_suffix="</w>", unk_token=tokens["unk_token"]),
-        "normalizer": _sequence("normalizers", {"type": "NFC"}, white, {"type": "Lowercase"}),
-        "pre_tokenizer": _sequence("pretokenizers", _split({"Regex": _CLIP_WORDS}, "Removed", invert=True), _level()),
-        "decoder": _level(True),
+        "model": bpe(end_of_word_suffix="</w>", unk_token=tokens["unk_token"]),
+        "normalizer": sequence("normalizers", {"type": "NFC"}, white, {"type": "Lowercase"}),
+        "pre_tokenizer": sequence("pretokenizers", split({"Regex": _CLIP_WORDS}, "Removed", invert=True), level()),
+        "decoder": level(True),
     }
 
 
@@ -299,4 +304,7 @@ def _begun(config: Config, tokens: Mapping[str, str | None], tokenizer: Any) -> 
     return [tokenizer.id_to_token(number) for number in found]
 
 
-__all__ = ["AS_IT_IS", "KINDS", "around", "changed", "class_of", "number_of"]
+__all__ = [
+    "AS_IT_IS", "KINDS", "QWEN2_WORDS", "Steps", "around", "bpe", "changed", "class_of", "level", "number_of",
+    "sequence", "split", "unigram",
+]  # fmt: skip

@@ -1,4 +1,7 @@
-"""The files of a tokenizer: tokenizer.json, and what the files beside it change of it, as in transformers."""
+"""The files of a tokenizer: tokenizer.json, and what the files beside it change of it, as in transformers.
+
+Or a GGUF file, whose keys become the fields of both.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Any
 from ..errors import ModelError
 from .config import Config, read_json
 from .fields import TOKENIZER_REFUSED
+from .gguf import GGUF
+from .gguf.tokenizer import templates_of, tokenizer_of
 from .special_tokens import SpecialTokens
 from .tokenizer_classes import KINDS, around, changed, class_of, number_of
 
@@ -42,6 +47,8 @@ class Files:
         The token that what was said before begins with, and the one that follows it.
     named : dict of str to str
         Special tokens by their names, as templates of chats know them.
+    templates : dict of str to (str, str) or None
+        Chat templates of a GGUF file, each with its place, for messages; None where they are in files of a folder.
     """
 
     tokenizer: Any
@@ -53,27 +60,45 @@ class Files:
     timed: bool
     prompt: tuple[int | None, int | None] | None
     named: dict[str, str]
+    templates: dict[str, tuple[str, str]] | None = None
 
 
 def read_tokenizer(folder: Path, read: Any) -> Files:
-    """The tokenizer of a folder; ``read`` makes one of a text. Raises ModelError as `Tokenizer` says."""
+    """The tokenizer of a folder or a GGUF file; ``read`` makes one of a text. Raises ModelError as `Tokenizer` says."""
+    if folder.is_file():
+        gguf = GGUF(folder)
+        data, told, padding = tokenizer_of(gguf)
+        config = Config(str(folder), told)
+        return _read(folder, config, {"pad_token_id": padding}, json.dumps(data), templates_of(gguf), read)
     if not folder.is_dir():
-        raise ModelError(f"{folder} is no folder")
+        raise ModelError(f"{folder} is no folder and no file")
     file = folder / "tokenizer.json"
     if not file.is_file():
         others = ", ".join(name for name in _SLOW if (folder / name).is_file())
         made = f"; of {others} transformers makes one: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise ModelError(f"{file} is missing" + (made if others else ""))
-    told, model = folder / "tokenizer_config.json", folder / "config.json"
-    config = Config(str(told), read_json(told) if told.is_file() else {})
+    told_file, model = folder / "tokenizer_config.json", folder / "config.json"
+    config = Config(str(told_file), read_json(told_file) if told_file.is_file() else {})
     _refuse(config)
     fields = read_json(model) if model.is_file() else {}
     try:
         text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {error}") from None
+    return _read(file, config, fields, text, None, read)
+
+
+def _read(
+    file: Path, config: Config, fields: Mapping[str, Any], text: str,
+    templates: dict[str, tuple[str, str]] | None, read: Any,
+) -> Files:  # fmt: skip
+    """What a tokenizer.json says, beside the fields of tokenizer_config.json and config.json."""
+    folder = file.parent
+    try:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ModelError(f"{file} holds a {type(data).__name__}; expected an object with fields")
-        kind = class_of(config, Config(str(model), fields), text)
+        kind = class_of(config, Config(str(folder / "config.json"), fields), text)
         tokens = SpecialTokens(folder, config, kind, data)
         tokenizer = read(json.dumps(changed(config, kind, tokens.named, data)) if KINDS[kind].steps else text)
     except ModelError:
@@ -98,7 +123,7 @@ def read_tokenizer(folder: Path, read: Any) -> Files:
         tokenizer, _longest(config), config.text("truncation_side", ("right", "left"), side),
         _padding(fields, number_of(tokenizer, {}, tokens.named.get("pad_token"))), joined,
         "</w>" if kind == "CLIP" else "", kind == "Whisper", prompt,
-        {name: token for name, token in tokens.named.items() if token is not None},
+        {name: token for name, token in tokens.named.items() if token is not None}, templates,
     )  # fmt: skip
 
 

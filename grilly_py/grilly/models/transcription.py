@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
 from ..errors import ModelError
 from .config import Config, read_json
-from .generation import Generates
+from .generation import GenerationKeywords
+from .keywords import GENERATION
 from .languages import code_of
 from .loading import load
 from .sounds import resample
@@ -24,7 +24,6 @@ from .spectrogram import log_mel
 from .tokenizer import Tokenizer
 from .whisper import Whisper
 from .whisper_tokens import read_tokens
-from .words import GENERATION
 from .written import Written
 
 
@@ -136,15 +135,13 @@ class Transcriber:
                 raise ValueError(f"Transcriber: {what} is {given!r}; expected one of {', '.join(sorted(known))}")
         if "decoder_input_ids" in options:
             raise TypeError("Transcriber: decoder_input_ids follow from language and task; give these")
-        if strange := options.keys() - inspect.signature(Generates.stream).parameters.keys():
+        if strange := options.keys() - {*GenerationKeywords.__annotations__, "attention_mask"}:
             raise foreign.unknown("transcribe", strange, GENERATION)
         language, task = self.language if language is None else language, self.task if task is None else task
         sound = resample("Transcriber", sound, sampling_rate, self.features.sampling_rate)
         return self._stream(sound, self._follow(language, task), options)
 
-    def _stream(
-        self, sound: NDArray[Any], follow: list[int | None], options: dict[str, Any]
-    ) -> Iterator[str]:
+    def _stream(self, sound: NDArray[Any], follow: list[int | None], options: dict[str, Any]) -> Iterator[str]:
         step = self.features.n_samples
         for start in range(0, len(sound), step):
             features = self.features(sound[start : start + step])

@@ -9,7 +9,7 @@ from .. import nn
 from ..compute import Tensor
 from .config import Config
 from .encoder import Block, Patches, sides
-from .layers import ACTIVATIONS, LayerNorm, Linear, check_dim
+from .layers import ACTIVATIONS, Dropouts, LayerNorm, Layers, Linear, check_dim
 from .model import Model
 from .output import Output
 from .weights import Weights
@@ -23,6 +23,12 @@ NAMES = (
 
 class ViT(Model):
     """The Vision Transformer without a head; ``pooler_output`` where the files have the pooler."""
+
+    renamed = {
+        "encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj",
+        "attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj",
+        "attention.output.dense": "attention.o_proj", "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2",
+    }  # fmt: skip
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -42,8 +48,11 @@ class ViT(Model):
         self.first = below.parameter("embeddings.cls_token", 1, 1, width)
         self.places = below.parameter("embeddings.position_embeddings", 1, self.patches.count + 1, width)
         below.allow("embeddings.mask_token")
-        self.layers = nn.ModuleList(
-            Block(below.at("encoder.layer", i), NAMES, width, heads, inner, activation, eps, [bias] * 3)
+        added = config.dropout("hidden_dropout_prob", 0.0)
+        dropout = Dropouts(config.dropout("attention_probs_dropout_prob", 0.0), 0.0, added)
+        self.dropout = nn.Dropout(added)
+        self.layers = Layers(
+            Block(below.at("encoder.layer", i), NAMES, width, heads, inner, activation, eps, [bias] * 3, dropout)
             for i in range(config.integer("num_hidden_layers"))
         )
         self.norm = LayerNorm(below, "layernorm", width, eps)
@@ -60,9 +69,8 @@ class ViT(Model):
 
     def _states(self, pixels: Tensor) -> Tensor:
         assert self.first is not None and self.places is not None
-        x = self.patches(pixels, self.first.data.reshape(self.width), self.places.data)
-        for layer in self.layers:
-            x = layer(x)
+        x = self.dropout(self.patches(pixels, self.first.data.reshape(self.width), self.places.data))
+        x = self.layers.through(x)
         return self.norm(x)
 
     def forward(self, pixel_values: Any) -> Output:
@@ -91,7 +99,7 @@ class ViT(Model):
 
 
 class ViTClassifier(ViT):
-    """... with ``logits`` ``(B, labels)``."""
+    """A vision transformer that classifies: ``logits`` ``(B, labels)``."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)

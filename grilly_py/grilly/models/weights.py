@@ -11,11 +11,16 @@ import numpy as np
 from .. import array_api as xp
 from .. import nn
 from ..compute import Compute, Tensor
-from ..compute.device.arrays import NDArray, Precision
-from ..compute.device.dtypes import dtype_of
+from ..compute.device.arrays import Precision
+from ..compute.quantized import DeviceQuantizedTensor, packed_nbytes, placed
 from ..errors import ModelError
-from .checkpoint import FLOATS, Checkpoint
+from .checkpoint import Checkpoint
+from .gguf import GGUFCheckpoint
+from .offload import Offload, Offloaded
+from .quantized import QuantizedCheckpoint
+from .source import Source, Stored
 
+Files = Checkpoint | GGUFCheckpoint | QuantizedCheckpoint
 #: Ends of names that older files have beside the weights, with what follows from the configuration.
 BUFFERS = ("position_ids", "rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 #: At most so many names of a kind in a message.
@@ -30,7 +35,7 @@ class Weights:
 
     Parameters
     ----------
-    checkpoint : Checkpoint
+    checkpoint : Checkpoint, GGUFCheckpoint or QuantizedCheckpoint
     dtype : numpy.dtype
         Of the tensors on the device.
     backend : grilly.Compute, optional
@@ -38,18 +43,25 @@ class Weights:
         Called with the bytes of the files that were read for each tensor.
     precision : str
         "highest" or "high": of the products that layers make with the tensors.
+    quantized : bool
+        Whether matrices of linear layers and tables of embeddings stay quantized where the files have them so.
+    offload : Offload, optional
+        The layers whose matrices stay in host memory.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: np.dtype[Any], backend: Compute | None = None,
-        report: Callable[[int], None] | None = None, precision: Precision = "highest",
+        self, checkpoint: Files, dtype: np.dtype[Any], backend: Compute | None = None,
+        report: Callable[[int], None] | None = None, precision: Precision = "highest", quantized: bool = False,
+        offload: Offload | None = None,
     ) -> None:  # fmt: skip
-        self.checkpoint, self.precision = checkpoint, precision
-        self.dtype = dtype
-        self.backend = backend
-        self.prefix = ""
+        self.checkpoint, self.precision, self.quantized = checkpoint, precision, quantized
+        self.dtype, self.backend, self.offload = dtype, backend, offload
+        self.prefix = self.body = ""
         self.asked: dict[str, tuple[int, ...]] = {}
         self.allowed: set[str] = set()
+        self.kept: set[str] = set()  # what stays quantized
+        self.matrices: set[str] = set()  # of linear layers and embeddings
+        self._made: list[Stored] = []
         self._copies: dict[str, str] = {}
         self._report = report
         self._beyond: list[tuple[list[str], Tensor]] = []  # what became float16; did it overflow?
@@ -57,7 +69,14 @@ class Weights:
     @property
     def nbytes(self) -> int:
         """Bytes on the device of all that was asked for."""
-        return sum(math.prod(shape) for shape in self.asked.values()) * self.dtype.itemsize
+        return sum(self.nbytes_of(name) for name in self.asked)
+
+    def nbytes_of(self, name: str) -> int:
+        """Bytes on the device of a tensor that was asked for."""
+        shape = self.asked[name]
+        if name in self.kept and not isinstance(self.checkpoint, Checkpoint):
+            return packed_nbytes(self.checkpoint.type(name), shape)
+        return math.prod(shape) * self.dtype.itemsize
 
     def at(self, *parts: object) -> Weights:
         """The tensors whose names go on with these parts, joined by dots."""
@@ -67,7 +86,9 @@ class Weights:
 
     def optional(self, prefix: str) -> Weights:
         """The tensors below a prefix that files of the bare model lack."""
-        return self.at(prefix) if any(name.startswith(f"{prefix}.") for name in self.checkpoint.entries) else self
+        below = self.at(prefix) if any(name.startswith(f"{prefix}.") for name in self.checkpoint.entries) else self.at()
+        below.body = f"{prefix}."
+        return below
 
     def has(self, name: str) -> bool:
         """Whether the files have a tensor."""
@@ -87,34 +108,83 @@ class Weights:
         full = tuple(self.prefix + beginning for beginning in beginnings)
         self.allowed.update(name for name in self.checkpoint.entries if name.startswith(full))
 
-    def parameter(self, name: str, *shape: int) -> nn.Parameter | None:
-        """A tensor of this shape."""
+    def parameter(self, name: str, *shape: int, quantized: bool = False) -> nn.Parameter | None:
+        """A tensor of this shape; `quantized` as of `joined`."""
         if not shape:  # a number, which becomes an array of one
             name = self.name(name)
             self.asked[name] = ()
             if self.backend is None:
                 return None
-            return nn.Parameter(self._sent([name], [1], (1,)))
-        return self.joined([name], [shape[0]], *shape[1:])
+            return self._stored(self._sent([name], [1], (1,)), Source((name,), (1,), ((),), False, self.body))
+        return self.joined([name], [shape[0]], *shape[1:], quantized=quantized)
 
     def joined(
-        self, names: Sequence[str | None], rows: Sequence[int], *rest: int, transposed: bool = False
-    ) -> nn.Parameter | None:
+        self, names: Sequence[str | None], rows: Sequence[int], *rest: int, transposed: bool = False,
+        quantized: bool = False,
+    ) -> nn.Parameter | None:  # fmt: skip
         """Tensors of so many rows each, of shape ``rest``, one below the other; zeros where None stands for a name.
 
-        ``transposed``: the one tensor has its two axes the other way round in the file.
+        ``transposed``: the one tensor has its two axes the other way round in the file. ``quantized``: the layer takes
+        them quantized too.
         """
         shapes = [(count, *rest)[::-1] if transposed else (count, *rest) for count in rows]
         for name, shape in zip(names, shapes, strict=True):
             if name is not None:
                 self.asked[self.name(name)] = shape
-        if self.backend is None:
-            return None
         full = [None if name is None else self.name(name) for name in names]
-        if transposed:
+        source = Source(tuple(full), tuple(rows), tuple(shapes), transposed, self.body)
+        if quantized:
+            self.matrices.update(name for name in full if name is not None)
+        found: Any
+        if quantized and self.quantized and not transposed and (kept := self._kept(full)):
+            found = self._placed(kept, (sum(rows), *rest))
+        elif self.backend is None:
+            found = None
+        elif transposed:
             assert len(full) == 1
-            return nn.Parameter(self._sent(full, [shapes[0][0]], shapes[0], transposed=True))
-        return nn.Parameter(self._sent(full, rows, (sum(rows), *rest)))
+            found = self._sent(full, [shapes[0][0]], shapes[0], transposed=True)
+        else:
+            found = self._sent(full, rows, (sum(rows), *rest))
+        if found is None:
+            return None
+        if quantized and self.offload is not None and all(self.offload.has(str(name)) for name in full):
+            return Offloaded(found, source, self.offload)
+        return self._stored(found, source)
+
+    def _stored(self, data: Any, source: Source) -> Stored:
+        self._made.append(Stored(data, source))
+        return self._made[-1]
+
+    def give_up(self) -> None:
+        """Give back the device's memory, whoever still holds the parameters, such as an error's frames."""
+        for parameter in self._made:
+            parameter.data = np.empty(0, parameter.dtype)
+        self._beyond.clear()
+        if self.offload is not None:
+            self.offload.clear()
+
+    def _kept(self, names: Sequence[str | None]) -> list[str]:
+        """These tensors, if all stay quantized, with columns in one order; else none."""
+        files, found = self.checkpoint, [name for name in names if name is not None and name in self.checkpoint.entries]
+        if isinstance(files, Checkpoint) or len(found) < len(names) or not all(files.is_kept(name) for name in found):
+            return []
+        orders = [files.columns(name) for name in found]
+        return found if all(np.array_equal(order, orders[0]) for order in orders) else []
+
+    def _placed(self, names: Sequence[str], shape: tuple[int, ...]) -> DeviceQuantizedTensor | None:
+        """Tensors that stay quantized, one below the other."""
+        assert not isinstance(self.checkpoint, Checkpoint)
+        if self.backend is None:
+            self.kept.update(names)
+            return None
+        found = placed(self.backend.opened, *(self.checkpoint.quantized(name) for name in names), shape=shape)
+        self._read(names)
+        return found
+
+    def _read(self, names: Sequence[str | None]) -> None:
+        """Tell that tensors were read."""
+        if self._report is not None:
+            self._report(sum(self.checkpoint.entries[name].nbytes for name in names if name is not None))
 
     def name(self, name: str) -> str:
         """The name in the files. The oldest ones call a normalisation's weight and bias gamma and beta."""
@@ -129,7 +199,7 @@ class Weights:
     ) -> Tensor:
         """Tensors of the files, side by side on the device, which converts and turns them where it must."""
         assert self.backend is not None
-        arrays = [None if name is None else self._array(name) for name in names]
+        arrays = [None if name is None else self.checkpoint.floats(name) for name in names]
         kinds = {array.dtype for array in arrays if array is not None}
         kind = kinds.pop() if len(kinds) == 1 else np.dtype(np.float32)
         whole, first = self.backend.empty(shape, kind), 0
@@ -143,16 +213,8 @@ class Weights:
         whole = (whole.T if transposed else whole).astype(self.dtype, copy=False).contiguous()
         if self.dtype.name == "float16" and any(array is not None and array.dtype != self.dtype for array in arrays):
             self._beyond.append(([name for name in names if name is not None], xp.any(xp.isinf(whole))))
-        if self._report is not None:
-            self._report(sum(self.checkpoint.entries[name].nbytes for name in names if name is not None))
+        self._read(names)
         return whole
-
-    def _array(self, name: str) -> NDArray[Any]:
-        """A tensor of the files in a dtype that the device has: where it can, the mapped memory itself."""
-        entry, array = self.checkpoint.entries[name], self.checkpoint.array(name)
-        if entry.kind == "BF16":
-            return _from_bits(array)
-        return array.astype(np.float32) if entry.kind == "F64" else array
 
     def finish(self) -> None:
         """Raise ModelError for numbers that the dtype does not hold, which the device found."""
@@ -176,7 +238,7 @@ class Weights:
             f"{name} has shape {list(entries[name].shape)} of {entries[name].kind} in {entries[name].file.name}; "
             f"expected {list(shape)} of a floating dtype"
             for name, shape in self.asked.items()
-            if name in entries and (entries[name].shape != shape or entries[name].kind not in FLOATS)
+            if name in entries and (entries[name].shape != shape or entries[name].dtype is None)
         ]
         wrong += [
             f"{name} differs from {of}, which it should repeat in a model whose configuration ties the two"
@@ -185,6 +247,8 @@ class Weights:
         ]
         known = self.asked.keys() | self.allowed
         unused = [name for name in entries if name not in known and not name.endswith(BUFFERS)]
+        if isinstance(self.checkpoint, QuantizedCheckpoint):
+            unused = [name for name in unused if not self.checkpoint.is_idle(name)]
         many = [f"{name} in {entries[name].file.name}" for name in unused]
         if missing or wrong:
             problems = [*_some("missing", missing), *_some("wrong", wrong), *_some("too many", many)]
@@ -192,14 +256,6 @@ class Weights:
                 f"{self.checkpoint.folder}: the tensors are not those of the configuration:\n" + "\n".join(problems)
             )
         return unused
-
-
-def _from_bits(array: NDArray[np.uint16]) -> NDArray[Any]:
-    """Bits of bfloat16 numbers as these; as float32 where ml_dtypes is missing, of which they are the upper halves."""
-    try:
-        return array.view(dtype_of("bfloat16"))
-    except ImportError:
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _some(what: str, lines: list[str]) -> list[str]:

@@ -10,12 +10,13 @@ import numpy as np
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
-from ..compute.device.arrays import NDArray
-from .cache import Call, attend
+from ..compute.device.arrays import NDArray, Unpack
+from .cache import ForwardContext, attend
 from .config import Config
 from .encoder import Block
 from .encoder_decoder import EncoderDecoder, Source
-from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim, heads, joined
+from .generation import GenerationKeywords
+from .layers import ACTIVATIONS, MLP, Dropouts, Embedding, LayerNorm, Layers, Linear, check_dim, heads, joined
 from .output import Output
 from .weights import Weights
 
@@ -26,6 +27,11 @@ NAMES = (
 )  # fmt: skip
 BIAS = (True, False, True)
 EPS = 1e-5
+
+
+def dropouts(config: Config) -> Dropouts:
+    """What layers of both halves drop in training."""
+    return Dropouts(*(config.dropout(name, 0.0) for name in ("attention_dropout", "activation_dropout", "dropout")))
 
 
 class Encoder(nn.Module):
@@ -40,9 +46,13 @@ class Encoder(nn.Module):
         self.second = weights.parameter("conv2.weight", width, width, 3)
         self.second_bias = weights.parameter("conv2.bias", width)
         self.places = weights.parameter("embed_positions.weight", self.length, width)
+        if self.places is not None:
+            self.places.requires_grad = False  # sines, which transformers does not train either
         count, inner = config.integer("encoder_attention_heads"), config.integer("encoder_ffn_dim")
-        self.layers = nn.ModuleList(
-            Block(weights.at("layers", i), NAMES, width, count, inner, activation, EPS, BIAS)
+        dropout = dropouts(config)
+        self.dropout = nn.Dropout(dropout.added)
+        self.layers = Layers(
+            Block(weights.at("layers", i), NAMES, width, count, inner, activation, EPS, BIAS, dropout)
             for i in range(config.integer("encoder_layers"))
         )
         self.norm = LayerNorm(weights, "layer_norm", width, EPS)
@@ -53,9 +63,8 @@ class Encoder(nn.Module):
         assert self.second is not None and self.second_bias is not None and self.places is not None
         x = F.gelu(F.conv1d(features, self.first.data, self.first_bias.data, padding=1, precision=self.precision))
         x = F.gelu(F.conv1d(x, self.second.data, self.second_bias.data, 2, 1, precision=self.precision))
-        x = x.transpose(0, 2, 1) + self.places.data
-        for layer in self.layers:
-            x = layer(x)
+        x = self.dropout(x.transpose(0, 2, 1) + self.places.data)
+        x = self.layers.through(x)
         return self.norm(x)
 
 
@@ -65,28 +74,34 @@ class Layer(nn.Module):
     def __init__(self, config: Config, weights: Weights, number: int, width: int, activation: str) -> None:
         super().__init__()
         self.number, self.heads = number, config.integer("decoder_attention_heads")
+        dropout = dropouts(config)
+        self.dropout = dropout.attention
         self.attention_norm = LayerNorm(weights, NAMES[0], width, EPS)
         self.qkv = Linear(weights, NAMES[1:4], width, [width] * 3, BIAS)
-        self.output = Linear(weights, NAMES[4], width, width)
+        self.output = Linear(weights, NAMES[4], width, width, dropout=dropout.added)
         self.cross_norm = LayerNorm(weights, "encoder_attn_layer_norm", width, EPS)
         self.query = Linear(weights, "encoder_attn.q_proj", width, width)
         self.source = Linear(weights, ["encoder_attn.k_proj", "encoder_attn.v_proj"], width, [width] * 2, BIAS[1:])
-        self.cross_output = Linear(weights, "encoder_attn.out_proj", width, width)
+        self.cross_output = Linear(weights, "encoder_attn.out_proj", width, width, dropout=dropout.added)
         self.norm = LayerNorm(weights, NAMES[5], width, EPS)
-        self.mlp = MLP(weights, NAMES[6:], width, config.integer("decoder_ffn_dim"), activation)
+        inner = config.integer("decoder_ffn_dim")
+        self.mlp = MLP(weights, NAMES[6:], width, inner, activation, dropout=dropout)
 
     def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of the encoder's states, ``(B, S, width)`` each."""
         both, width = self.source(states), states.shape[-1]
         return both[..., :width], both[..., width:]
 
-    def forward(self, x: Tensor, call: Call, source: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardContext, source: tuple[Tensor, Tensor]) -> Tensor:
         """``(B, S, width)``."""
         qkv, width = self.qkv(self.attention_norm(x)), x.shape[-1]
+        dropout = self.dropout if self.training else 0.0
         q, k, v = (heads(qkv[..., i * width : (i + 1) * width], self.heads) for i in range(3))
-        x = self.output(joined(attend(q, k, v, self.number, call)), residual=x)
+        x = self.output(joined(attend(q, k, v, self.number, call, dropout=dropout)), residual=x)
         q = self.query(self.cross_norm(x))
-        attended = F.flash_attention3(q, *source, num_heads=self.heads, precision=self.query.precision)
+        attended = F.flash_attention3(
+            q, *source, num_heads=self.heads, precision=self.query.precision, dropout_p=dropout
+        )
         x = self.cross_output(attended, residual=x)
         return self.mlp(self.norm(x), residual=x)
 
@@ -103,7 +118,7 @@ class WhisperStates(EncoderDecoder):
         config.only(is_encoder_decoder=True, scale_embedding=False, tie_word_embeddings=True,
                     use_weighted_layer_sum=False, num_hidden_layers=config.integer("encoder_layers"))  # fmt: skip
         config.unused(
-            "activation_dropout", "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop",
+            "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop",
             "encoder_layerdrop", "init_std", "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob",
             "mask_time_length", "mask_time_min_masks", "mask_time_prob", "median_filter_width",
         )  # fmt: skip
@@ -121,7 +136,8 @@ class WhisperStates(EncoderDecoder):
         below = below.at("decoder")
         self.tokens = Embedding(below, "embed_tokens", self.rows, width)
         self.places = Embedding(below, "embed_positions", self.positions, width)
-        self.layers = nn.ModuleList(Layer(config, below.at("layers", i), i, width, activation) for i in range(layers))
+        self.dropout = nn.Dropout(dropouts(config).added)
+        self.layers = Layers(Layer(config, below.at("layers", i), i, width, activation) for i in range(layers))
         self.norm = LayerNorm(below, "layer_norm", width, EPS)
 
     def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
@@ -134,11 +150,11 @@ class WhisperStates(EncoderDecoder):
         """The keys and values of each layer's attention to the encoder's states."""
         return Source([layer.project(states) for layer in self.layers], mask)
 
-    def decode(self, ids: Tensor, call: Call, source: Source) -> Tensor:
+    def decode(self, ids: Tensor, call: ForwardContext, source: Source) -> Tensor:
         """The decoder's states ``(B, S, width)``."""
-        x = self.tokens(ids) + self.places(self._sent(call.places(ids.shape[1])))
+        x = self.dropout(self.tokens(ids) + self.places(self._sent(call.places(ids.shape[1]))))
         for layer, keys in zip(self.layers, source.keys, strict=True):
-            x = layer(x, call, keys)
+            x = self.layers.one(layer, x, call, keys)
         return self.norm(x)
 
     def forward(
@@ -174,7 +190,7 @@ class WhisperStates(EncoderDecoder):
 
 
 class Whisper(WhisperStates):
-    """... with logits from the table of tokens."""
+    """Whisper with logits, by the token embeddings."""
 
     has_head = True
 
@@ -183,7 +199,7 @@ class Whisper(WhisperStates):
         return self.tokens.logits(x)
 
     def generate(  # type: ignore[override]  # sounds have the name that transformers' processor gives them
-        self, input_features: Any, attention_mask: Any = None, **options: Any
+        self, input_features: Any, attention_mask: Any = None, **options: Unpack[GenerationKeywords]
     ) -> NDArray[np.int64]:
         """The tokens of sounds, ``(B, T + n)``: `Generates.generate` has the options.
 
@@ -193,7 +209,7 @@ class Whisper(WhisperStates):
         return super().generate(input_features, attention_mask, **options)
 
     def stream(  # type: ignore[override]
-        self, input_features: Any, attention_mask: Any = None, **options: Any
+        self, input_features: Any, attention_mask: Any = None, **options: Unpack[GenerationKeywords]
     ) -> Iterator[NDArray[np.int64]]:
         """The tokens that `generate` adds, one of each sound at a time, int64 ``(B,)``, as they are found."""
         return super().stream(input_features, attention_mask, **options)

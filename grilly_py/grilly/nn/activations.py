@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import functional as F
-from ..compute import Compute, Tensor
+from ..compute import Tensor
 from ..compute.arrays.activations import gelu_of
 from ..compute.device.arrays import FloatArray
 from ..compute.device.numbers import integer
-from ..functional.activations import Approximate
+from ..functional.from_records import numbers_of
+from ..functional.gaussian import Approximate
 from .unary import Unary
 
 
 class _Activation(Unary):
     """An activation takes what its function takes, NumPy's scalars among it."""
 
+    #: The name of its function, and those of its attributes that the function takes.
+    _name = ""
+    _settings: tuple[str, ...] = ()
+
+    def _checked(self, **numbers: float) -> tuple[float, ...]:
+        """The numbers that the function takes. Raises as it does."""
+        self._settings = tuple(numbers)
+        return tuple(numbers_of(type(self).__name__, self._name, numbers).values())
+
     def _check(self, input: FloatArray) -> None:
         pass
+
+    def _run(self, x: Tensor) -> Tensor:
+        settings = {name: getattr(self, name) for name in self._settings}
+        return getattr(F, self._name)(x, **settings)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._settings)
 
 
 class GELU(_Activation):
@@ -34,62 +49,154 @@ class GELU(_Activation):
         For another ``approximate``.
     """
 
+    _name, _settings = "gelu", ("approximate",)
+
     def __init__(self, approximate: Approximate = "none") -> None:
         super().__init__()
         gelu_of("GELU", approximate)
         self.approximate: Approximate = approximate
 
-    def _run(self, x: Tensor) -> Tensor:
-        return F.gelu(x, approximate=self.approximate)
 
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        return {"approximate": self.approximate}
+class CELU(_Activation):
+    """``grilly.functional.celu`` as a layer."""
 
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.gelu_backward(grad, kept, **used)
+    _name = "celu"
 
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        (self.alpha,) = self._checked(alpha=alpha)
 
 
-class SiLU(_Activation):
-    """``grilly.functional.silu`` as a layer."""
+class ELU(_Activation):
+    """``grilly.functional.elu`` as a layer."""
 
-    def _run(self, x: Tensor) -> Tensor:
-        return F.silu(x)
+    _name = "elu"
 
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.silu_backward(grad, kept)
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        (self.alpha,) = self._checked(alpha=alpha)
+
+
+class Hardshrink(_Activation):
+    """``grilly.functional.hardshrink`` as a layer."""
+
+    _name = "hardshrink"
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        (self.lambd,) = self._checked(lambd=lambd)
+
+
+class Hardsigmoid(_Activation):
+    """``grilly.functional.hardsigmoid`` as a layer."""
+
+    _name = "hardsigmoid"
+
+
+class Hardswish(_Activation):
+    """``grilly.functional.hardswish`` as a layer."""
+
+    _name = "hardswish"
+
+
+class Hardtanh(_Activation):
+    """``grilly.functional.hardtanh`` as a layer."""
+
+    _name = "hardtanh"
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__()
+        self.min_val, self.max_val = self._checked(min_val=min_val, max_val=max_val)
+
+
+class LeakyReLU(_Activation):
+    """``grilly.functional.leaky_relu`` as a layer."""
+
+    _name = "leaky_relu"
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        super().__init__()
+        (self.negative_slope,) = self._checked(negative_slope=negative_slope)
+
+
+class LogSigmoid(_Activation):
+    """``grilly.functional.logsigmoid`` as a layer."""
+
+    _name = "logsigmoid"
+
+
+class Mish(_Activation):
+    """``grilly.functional.mish`` as a layer."""
+
+    _name = "mish"
 
 
 class ReLU(_Activation):
     """``grilly.functional.relu`` as a layer."""
 
-    def _run(self, x: Tensor) -> Tensor:
-        return F.relu(x)
+    _name = "relu"
 
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.relu_backward(grad, kept)
+
+class ReLU6(_Activation):
+    """``grilly.functional.relu6`` as a layer."""
+
+    _name = "relu6"
+
+
+class SELU(_Activation):
+    """``grilly.functional.selu`` as a layer."""
+
+    _name = "selu"
+
+
+class SiLU(_Activation):
+    """``grilly.functional.silu`` as a layer."""
+
+    _name = "silu"
 
 
 class Sigmoid(_Activation):
     """``grilly.functional.sigmoid`` as a layer."""
 
-    def _run(self, x: Tensor) -> Tensor:
-        return F.sigmoid(x)
+    _name = "sigmoid"
 
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.sigmoid_backward(grad, kept)
+
+class Softplus(_Activation):
+    """``grilly.functional.softplus`` as a layer."""
+
+    _name = "softplus"
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__()
+        self.beta, self.threshold = self._checked(beta=beta, threshold=threshold)
+
+
+class Softshrink(_Activation):
+    """``grilly.functional.softshrink`` as a layer."""
+
+    _name = "softshrink"
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        (self.lambd,) = self._checked(lambd=lambd)
+
+
+class Softsign(_Activation):
+    """``grilly.functional.softsign`` as a layer."""
+
+    _name = "softsign"
 
 
 class Tanh(_Activation):
     """``grilly.functional.tanh`` as a layer."""
 
-    def _run(self, x: Tensor) -> Tensor:
-        return F.tanh(x)
+    _name = "tanh"
 
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.tanh_backward(grad, kept)
+
+class Tanhshrink(_Activation):
+    """``grilly.functional.tanhshrink`` as a layer."""
+
+    _name = "tanhshrink"
 
 
 class GLU(_Activation):
@@ -101,18 +208,8 @@ class GLU(_Activation):
         The axis that is halved.
     """
 
+    _name, _settings = "glu", ("dim",)
+
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
         self.dim = integer("GLU", "dim", dim)
-
-    def _run(self, x: Tensor) -> Tensor:
-        return F.glu(x, self.dim)
-
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        return {"dim": self.dim}
-
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.glu_backward(grad, kept, **used)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"

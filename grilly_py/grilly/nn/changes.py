@@ -1,4 +1,4 @@
-"""A count of what was changed in modules, for those who keep what they made of one."""
+"""The number of the last change of any module: captured calls compare it to know whether they are still valid."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _latest = 0
 
 
 def changed() -> None:
-    """Say that a module, of whichever model, has other parts, settings or values now."""
+    """Count a change of a module's parts, settings or values."""
     global _latest
     _latest = next(_numbers)  # no number comes twice, so that a thread's change cannot hide another's
 
 
 def latest() -> int:
-    """A number that is another one after each change."""
+    """The number of the last change; no two changes have the same."""
     return _latest

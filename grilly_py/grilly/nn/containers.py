@@ -13,7 +13,7 @@ from ..compute.backend import backend_of
 from ..compute.device.device import UNDER_WAY
 from ..compute.device.dtypes import is_float
 from .changes import changed
-from .module import Like, Module
+from .module import Module
 
 RowT = TypeVar("RowT", bound="_Row")
 
@@ -172,50 +172,22 @@ class Sequential(_Row):
         else:
             self.extend(modules)  # type: ignore[arg-type]
 
+    _inputs = ("input",)
+
     def _some(self, names: list[str]) -> Sequential:
         return type(self)({name: self._modules[name] for name in names})
 
     def forward(self, input: Any) -> Any:
         """What the last module makes of it; the input itself where there is no module."""
-        own = isinstance(input, np.ndarray)
+        own = isinstance(input, np.ndarray) and not self._stays()
         value = input
         backend = None
-        modules = tuple(self)
-        # What each module keeps, at any depth: another forward, of a part of them or at another place, keeps its own.
-        inner = [list(module.modules()) for module in modules] if self._keeps else []
-        records = []
-        for place, module in enumerate(modules):
+        for module in tuple(self):
             if own and isinstance(value, np.ndarray) and is_float(value.dtype):
                 backend = backend or self._backend or backend_of("Sequential")
                 value = backend.tensor(value)
             value = module(value)
-            if inner:
-                records.append([(each, each._kept) for each in inner[place]])
-        gave = [Like(tuple(value.shape), None)] if isinstance(value, (np.ndarray, Tensor)) else []
-        self._keep(*gave, backend=backend, modules=modules, records=records)
         return value.numpy() if own and isinstance(value, Tensor) else value
-
-    def backward(self, grad_output: Any) -> Any:
-        """The gradient of the last forward's input, by the modules' ``backward`` in reverse order.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        NotImplementedError
-            Where a module has no ``backward``.
-        """
-        kept = self._take((grad_output,))
-        backend = kept["backend"]
-        gradient = grad_output
-        own = isinstance(gradient, np.ndarray)
-        if own and backend is not None:
-            gradient = backend.tensor(gradient)
-        for place, module in reversed(list(enumerate(kept["modules"]))):
-            for each, record in kept["records"][place] if kept["records"] else ():
-                each._kept = record
-            gradient = module.backward(gradient)
-        return gradient.numpy() if own and isinstance(gradient, Tensor) else gradient
 
 
 class Identity(Module):
@@ -228,6 +200,6 @@ class Identity(Module):
         """The input."""
         return input
 
-    def backward(self, grad_output: Any) -> Any:
-        """The gradient of the input: the output's."""
+    def backward(self, grad_output: Any = None) -> Any:
+        """The gradient of the input: the output's. Nothing needs to be kept for it."""
         return grad_output

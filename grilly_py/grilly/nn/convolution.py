@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from .. import functional as F
-from ..compute import Compute, Tensor
+from ..compute import Tensor
 from ..compute.convolution.checks import numbers, paddings
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
@@ -20,7 +20,7 @@ from .unary import Unary
 
 
 class _Convolution(Unary):
-    """What both have: weights, and a forward and a backward by the functions of their number of axes."""
+    """What both have: weights, and the function of their number of axes."""
 
     _axes = 0
 
@@ -61,18 +61,6 @@ class _Convolution(Unary):
             x, self.weight.on(x.backend), bias, self.stride, self.padding, self.dilation, self.groups,
             precision=self.precision,
         )  # fmt: skip
-
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        names = ("stride", "padding", "dilation", "groups", "precision")
-        return {"weight": self.weight.on(backend), **{name: getattr(self, name) for name in names}}
-
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        call = F.conv1d_backward if self._axes == 1 else F.conv2d_backward
-        dx, dweight, dbias = call(grad, kept, **used)
-        self.weight.add_grad(dweight)
-        if self.bias is not None:
-            self.bias.add_grad(dbias)
-        return dx
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"

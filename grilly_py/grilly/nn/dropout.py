@@ -10,14 +10,14 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
 from ..compute.dropout import CAPTURED
 from ..compute.random import drawn
-from .module import Like, Module, shapes
+from .module import Module, shapes
 
 
 class Dropout(Module):
     """While ``training``, each element becomes 0 with probability p, or is divided by ``1 - p``.
 
     Each forward has the next mask of the sequence of ``grilly.manual_seed``, so the same calls in the same order drop
-    the same elements. No mask is stored: ``backward`` makes it again.
+    the same elements. No mask is stored: gradients make it again.
 
     Parameters
     ----------
@@ -37,6 +37,8 @@ class Dropout(Module):
             raise ValueError(f"Dropout: p is {p}; expected 0 to 1")
         self.p = p
 
+    _inputs = ("input",)
+
     @overload
     def forward(self, input: NDArray[FloatT]) -> NDArray[FloatT]: ...
     @overload
@@ -52,38 +54,22 @@ class Dropout(Module):
             While training in a captured function (``Compute.capture``), whose replays would all drop the same elements:
             give ``F.dropout`` a seed that is a Tensor there.
         """
-        (shape,) = shapes("Dropout", input=input)
-        like = Like(shape, None)
+        shapes("Dropout", input=input)
         if not self.training or not self.p:
-            self._keep(like, backend=None)
             return input
         backend, (sent,), keep = self._send(input)
         seed, offset = drawn(backend.opened, "Dropout", CAPTURED)
         y = F.dropout(sent, self.p, seed=seed, offset=offset)
-        self._keep(like, backend=backend, p=self.p, seed=seed, offset=offset)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> Tensor: ...
-    def backward(self, grad_output: FloatArray) -> Array:
-        """The gradient of the last forward's input, by the same mask.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        """
-        kept = self._take((grad_output,))
-        backend = kept.pop("backend")
-        if backend is None:
-            return grad_output
-        grad = F.dropout(backend.tensor(grad_output), **kept)
-        return grad if isinstance(grad_output, Tensor) else grad.numpy()
+        @overload
+        def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> Tensor: ...
+        def backward(self, grad_output: FloatArray) -> Array: ...
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -8,11 +8,10 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.backend import backend_of
 from ..compute.device.arrays import FloatArray, IntegersLike
 from ..compute.device.numbers import integer
 from ..compute.embedding import check_padding, checked
-from .module import Like, Module
+from .module import Module
 from .parameter import Parameter
 
 
@@ -55,6 +54,8 @@ class Embedding(Module):
             weight[self.padding_idx] = 0
         self.weight = Parameter(weight)
 
+    _inputs = ()
+
     @overload
     def forward(self, input: Tensor) -> Tensor: ...
     @overload
@@ -70,30 +71,14 @@ class Embedding(Module):
             For an id in NumPy that is no row.
         """
         ids = checked("Embedding", input, self.num_embeddings)
-        keep = isinstance(ids, Tensor)
-        backend = backend_of("Embedding", ids) if keep or self._backend is None else self._backend
-        sent = backend.tensor(ids)
-        y = F.embedding(sent, self.weight.on(backend))
-        self._keep(Like(tuple(y.shape), None), ids=sent, rows=self.num_embeddings, padding=self.padding_idx)
+        backend, (sent,), keep = self._send(ids)
+        y = F.embedding(sent, self.weight.on(backend), self.padding_idx)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
-    def backward(self, grad_output: FloatArray) -> None:
-        """Add the gradient of ``weight``. Ids have none, so it returns None.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and of a floating dtype.
-        """
-        kept = self._take((grad_output,))
-        ids = kept["ids"]
-        grad = ids.backend.tensor(grad_output)
-        self.weight.add_grad(F.embedding_backward(grad, ids, kept["rows"], kept["padding"]))
+        def backward(self, grad_output: FloatArray) -> None: ...
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .. import functional as F
 from ..compute import Tensor
+from ..compute.attention.heads import join_heads
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArray, NDArray, Precision
 from ..compute.device.numbers import integer
-from ..compute.methods import join_heads
-from .module import Like, Module, shapes
+from .module import Module, shapes
 
 ArrayT = TypeVar("ArrayT", NDArray[Any], Tensor)
 
@@ -56,6 +56,8 @@ class FlashAttention2(Module):
         self.head_dim = embed_dim // num_heads
         self.causal = causal
         self.scale = scale
+
+    _inputs = ("query", "key", "value")
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
         return F.flash_attention2(q, k, v, **options)
@@ -120,7 +122,7 @@ class FlashAttention2(Module):
                     f"{name}: query has shape {q_shape}; expected (B, {self.num_heads}, S, {self.head_dim})"
                 )
             _, (query, key, value), keep = self._send(query, key, value, mask=mask)
-            output = self._attended(rank, query, key, value, mask, options)
+            output = self._attend(query, key, value, mask=mask, **options)
             return output if keep else output.numpy()
         if q_shape[-1] != self.embed_dim:
             raise ValueError(f"{name}: query has shape {q_shape}; its last axis must be {self.embed_dim}")
@@ -134,7 +136,7 @@ class FlashAttention2(Module):
         if rank == 2:
             query, key, value = (array.reshape(1, *array.shape) for array in (query, key, value))
         heads = (split_heads(query, self.num_heads), split_heads(key, key_heads), split_heads(value, key_heads))
-        output = join_heads(self._attended(rank, *heads, mask, options))
+        output = join_heads(self._attend(*heads, mask=mask, **options))
         if rank == 2:
             output = output.reshape(output.shape[1:])
         return output if keep else output.numpy()
@@ -142,44 +144,13 @@ class FlashAttention2(Module):
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
-    def _attended(self, rank, q, k, v, mask, options):
-        """Attention of split heads; after ``train()`` what its gradients need is kept."""
-        if not self._keeps:
-            return self._attend(q, k, v, mask=mask, **options)
-        output, lse = self._attend(q, k, v, mask=mask, return_lse=True, **options)
-        del options["precision"]
-        batch, heads, rows, width = output.shape
-        shape = tuple(output.shape) if rank == 4 else (batch, rows, heads * width)[4 - rank - 1 :]
-        self._keep(Like(shape, output.dtype), rank=rank, arrays=(q, k, v, output, lse), mask=mask, options=options)
-        return output
-
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT], NDArray[FloatT], NDArray[FloatT]]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
-    def backward(self, grad_output: FloatArray) -> tuple[Array, Array, Array]:
-        """The gradients of the last forward's query, key and value, each in its layout.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-        """
-        kept = self._take((grad_output,))
-        backend = kept["arrays"][0].backend
-        grad = backend.tensor(grad_output)
-        if kept["rank"] == 2:
-            grad = grad.reshape(1, *grad.shape)
-        if kept["rank"] != 4:
-            grad = split_heads(grad, kept["arrays"][3].shape[1])
-        found = F.flash_attention2_backward(grad, *kept["arrays"], mask=kept["mask"], **kept["options"])
-        if kept["rank"] != 4:
-            found = tuple(join_heads(array) for array in found)
-        if kept["rank"] == 2:
-            found = tuple(array.reshape(array.shape[1:]) for array in found)
-        return found if isinstance(grad_output, Tensor) else tuple(array.numpy() for array in found)
+        @overload
+        def backward(
+            self, grad_output: NDArray[FloatT]
+        ) -> tuple[NDArray[FloatT], NDArray[FloatT], NDArray[FloatT]]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+        def backward(self, grad_output: FloatArray) -> tuple[Array, Array, Array]: ...
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, causal={self.causal}"

@@ -14,7 +14,7 @@ from ..compute.device.arrays import Array, BoolArray, Float32Array, FloatArray, 
 from ..compute.device.numbers import number
 from ..compute.random import drawn
 from ..compute.unfused.attention import stored_attention
-from .module import Like, Module, shapes
+from .module import Module, shapes
 
 
 class FlashAttention(Module):
@@ -45,6 +45,8 @@ class FlashAttention(Module):
         self.causal = bool(causal)
         self.dropout = dropout
         self.flash = bool(flash)
+
+    _inputs = ("q", "k", "v", "attn_bias")
 
     def get_mask(self, i: int, j: int) -> NDArray[np.bool_]:
         """The causal mask of i queries over j keys.
@@ -133,6 +135,12 @@ class FlashAttention(Module):
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
+        @overload
+        def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[Any], ...]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> tuple[Tensor, ...]: ...
+        def backward(self, grad_output: FloatArray) -> tuple[Array, ...]: ...
+
     def _attend(
         self, flash: bool, q: FloatArray, k: FloatArray, v: FloatArray, mask: BoolArray | None,
         attn_bias: Float32Array | None,
@@ -159,52 +167,8 @@ class FlashAttention(Module):
             cure = "call F.flash_attention2 with dropout_seed= a number, or the module's eval()"
             seed, offset = drawn(backend.opened, name, cure)
             options.update(dropout_p=self.dropout, dropout_seed=seed, dropout_offset=offset)
-        if not flash:
-            out, lse = stored_attention(backend.opened, q, k, v, **options), None
-        elif self._keeps:
-            out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
-        else:
-            out, lse = F.flash_attention2(q, k, v, **options), None
-        self._keep(Like.of(out), arrays=(q, k, v), rank=len(k_shape), out=out, lse=lse, options=options)
+        out = F.flash_attention2(q, k, v, **options) if flash else stored_attention(backend.opened, q, k, v, **options)
         return out if keep else out.numpy()
-
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[Any], ...]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> tuple[Tensor, ...]: ...
-    def backward(self, grad_output: FloatArray) -> tuple[Array, ...]:
-        """The gradients of the last forward's q, k and v, and of its attn_bias where there was one.
-
-        Parameters
-        ----------
-        grad_output : numpy.ndarray or grilly.Tensor
-            The gradient of the output, of its shape and dtype.
-
-        Returns
-        -------
-        dq, dk, dv : numpy.ndarray or grilly.Tensor
-            Each of its array's shape and dtype; Tensors when grad_output is one. The dropout is that of forward.
-        dbias : numpy.ndarray or grilly.Tensor
-            float32, of attn_bias's shape; only where it was given.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-        """
-        kept = self._take((grad_output,))
-        q, k, v = kept["arrays"]
-        out, lse, options = kept["out"], kept["lse"], kept["options"]
-        if lse is None:  # whole matrices of scores have none: their gradients are found tile by tile as well
-            out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
-        grad = q.backend.tensor(grad_output)
-        dbias = options["attn_bias"] is not None
-        found = list(F.flash_attention2_backward(grad, q, k, v, out, lse, return_dbias=dbias, **options))
-        if kept["rank"] == 3:
-            found[1:3] = (array[:, 0] for array in found[1:3])
-        return tuple(found if isinstance(grad_output, Tensor) else (array.numpy() for array in found))
 
     def extra_repr(self) -> str:
         return f"causal={self.causal}, dropout={self.dropout}, flash={self.flash}"

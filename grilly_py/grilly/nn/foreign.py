@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..compute.attention import foreign
-from ..functional.words import words_of
+from ..functional.keywords import keywords_of
 
 _IGNORED = "True = attend here, and PyTorch's layers mean True = ignore: give"
 _PLACED = "nothing; layer.to(backend, dtype) has both"
@@ -48,7 +48,7 @@ _OF_FLASH2 = {
 #: What any layer is asked for, and what some are, by the layer's name.
 _ALL = {"device": _PLACED, "dtype": _PLACED, "inplace": "nothing: results are new arrays"}
 OF_PARAMETER = {"requires_grad": "nothing: backward finds the gradients of all parameters of a layer in train()"}
-_WORDS: dict[str, dict[str, str]] = {
+_KEYWORDS: dict[str, dict[str, str]] = {
     "FlashAttention": {
         **_FLASH,
         **dict.fromkeys(("dropout_p", "attention_dropout"), "dropout, when the layer is made"),
@@ -109,16 +109,16 @@ _WORDS: dict[str, dict[str, str]] = {
     },
     "CrossEntropyLoss": dict.fromkeys(("size_average", "reduce"), "reduction"),
     **dict.fromkeys(("Softmax", "LogSoftmax", "GLU"), {"axis": "dim"}),
-    "Embedding": words_of("embedding"),
-    "LayerNorm": words_of("layer_norm"),
-    "RMSNorm": words_of("rms_norm"),
+    "Embedding": keywords_of("embedding"),
+    "LayerNorm": keywords_of("layer_norm"),
+    "RMSNorm": keywords_of("rms_norm"),
     "RoPE": {
         **dict.fromkeys(("theta", "rope_theta"), "base"),
         **dict.fromkeys(("rope_scaling", "rope_parameters"), "scaling"),
         "rope_type": 'scaling={"rope_type": ...}, with what the type needs',
         **dict.fromkeys(("scaling_factor", "factor"), 'scaling={"rope_type": "linear", "factor": ...}'),
         **dict.fromkeys(("head_dim", "dims", "rotary_dim"), "dim"),
-        "partial_rotary_factor": "dim, the elements of a row that are turned",
+        "partial_rotary_factor": "dim, the elements of a row that are rotated",
         **dict.fromkeys(("traditional", "interleave", "rotary_interleaved"), "interleaved"),
         "max_position_embeddings": "max_seq_len",
         **dict.fromkeys(("position_ids", "input_pos"), "positions"),
@@ -153,7 +153,7 @@ def refuse(layer: type, function: Callable[..., Any], given: Mapping[str, Any]) 
     The message says what to give instead. Others are left to Python.
     """
     words = {**getattr(layer, "_foreign", {}), **_ALL}
-    words |= {name: word for each in layer.__mro__ for name, word in _WORDS.get(each.__name__, {}).items()}
+    words |= {name: word for each in layer.__mro__ for name, word in _KEYWORDS.get(each.__name__, {}).items()}
     known = [name for name in given if name in words]
     if not known:
         return

@@ -20,13 +20,14 @@ from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from ..errors import CaptureError
+from .kept import KeepsNothing
 from .rope import RoPE
 
 Rotary: TypeAlias = RoPE | tuple[FloatsLike, FloatsLike] | None
 #: What `KVCache.attend` takes beside its own arguments, and other libraries' words for what it does by itself.
 _OPTIONS = frozenset(StepKeywords.__annotations__)
-_WORDS = {
-    **foreign.CACHE_WORDS,
+_KEYWORDS = {
+    **foreign.CACHE_KEYWORDS,
     **dict.fromkeys(("cache_seqlens", "seqlens_k", "cache_position"), "nothing: the cache counts, see KVCache.lengths"),
     **dict.fromkeys(("page_table", "block_table"), "nothing: F.flash_attention_with_kvcache takes caches in pages"),
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: KVCache.lengths says what each sample holds"),
@@ -47,7 +48,7 @@ _METHODS = {
 }
 
 
-class KVCache:
+class KVCache(KeepsNothing):
     """Keys and values of earlier tokens in device memory, which grow in place.
 
     Made by ``MultiheadAttention.make_cache``, or directly for attention of one's own. Nothing is moved when tokens are
@@ -206,7 +207,7 @@ class KVCache:
             a cache that goes beyond the length where they begin to.
         """
         if not options.keys() <= _OPTIONS:
-            raise foreign.unknown("KVCache.attend", options.keys() - _OPTIONS, _WORDS)
+            raise foreign.unknown("KVCache.attend", options.keys() - _OPTIONS, _KEYWORDS)
         if k is None and not self._filled and not self.k.backend.runtime.capturing and not self._lengths.now().any():
             raise ValueError(
                 "KVCache.attend: the cache was never filled, and there are no k and v to add; fill(k, v) puts an "

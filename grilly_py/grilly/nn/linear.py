@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from .. import functional as F
-from ..compute import Compute, Tensor
+from ..compute import Tensor
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import FloatArray, NDArray, Precision
 from ..compute.device.numbers import integer
@@ -76,23 +75,6 @@ class Linear(Unary):
     def _run(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.on(x.backend)
         return F.linear(x, self.weight.on(x.backend), bias, precision=self.precision)
-
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        return {"weight": self.weight.on(backend), "precision": self.precision}
-
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        dx, dweight, dbias = F.linear_backward(grad, kept, **used)
-        self._add(dweight, dbias)
-        return dx
-
-    def _add(self, dweight: Tensor, dbias: Tensor) -> None:
-        self.weight.add_grad(dweight)
-        if self.bias is not None:
-            self.bias.add_grad(dbias)
-
-    def _add_grads(self, x: Tensor, grad: Tensor, **used: Any) -> None:
-        """Add the parameters' gradients of a forward of x."""
-        self._add(*F.linear_backward(grad, x, **used)[1:])
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

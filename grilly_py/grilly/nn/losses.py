@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, overload
 
 from .. import functional as F
 from ..compute import Tensor
+from ..compute.arrays.creation import full
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, IntegersLike, NDArray
 from ..compute.device.numbers import integer, number
 from ..compute.losses import REDUCTIONS
 from ..functional.losses import Reduction
-from .module import Like, Module
+from .kept import KeptForward
+from .module import Module
 
 
 class CrossEntropyLoss(Module):
@@ -45,6 +45,8 @@ class CrossEntropyLoss(Module):
         self.reduction: Reduction = reduction
         self.label_smoothing = label_smoothing
 
+    _inputs = ("input",)
+
     @overload
     def forward(self, input: NDArray[FloatT], target: HostIntegers | int) -> NDArray[FloatT]: ...
     @overload
@@ -59,8 +61,7 @@ class CrossEntropyLoss(Module):
         TypeError, ValueError, IndexError
             As ``F.cross_entropy``.
         """
-        keep = isinstance(target, Tensor)
-        if keep and not isinstance(input, Tensor):
+        if isinstance(target, Tensor) and not isinstance(input, Tensor):
             input = target.backend.tensor(input)
         _, (sent,), keep = self._send(input)
         weight = sent.backend.tensor(self.weight) if isinstance(self.weight, Tensor) else self.weight
@@ -69,35 +70,25 @@ class CrossEntropyLoss(Module):
             "label_smoothing": self.label_smoothing,
         }  # fmt: skip
         loss = F.cross_entropy(sent, target, **options)
-        self._keep(Like(tuple(loss.shape), None), keep=keep, input=sent, target=target, options=options)
         return loss if keep else loss.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
-    def backward(self, grad_output: FloatArray | float = 1.0) -> Array:
-        """The gradient of the last forward's logits, a Tensor where they or grad_output are one, else an array.
+        @overload
+        def backward(self, grad_output: float = ...) -> Array: ...
+        @overload
+        def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> Tensor: ...
+        def backward(self, grad_output: FloatArray | float = 1.0) -> Array: ...
 
-        Parameters
-        ----------
-        grad_output : numpy.ndarray, grilly.Tensor or float
-            Of the loss's shape, or one number for all of it: 1 for the gradient of the loss itself.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        """
-        kept = self._take((grad_output,) if isinstance(grad_output, (np.ndarray, Tensor)) else None)
-        logits, target, options = kept["input"], kept["target"], kept["options"]
-        if not isinstance(grad_output, (np.ndarray, Tensor)):
-            shape = np.shape(target) if options["reduction"] == "none" else ()
-            grad = logits.backend.tensor(np.full(shape, grad_output).astype(logits.dtype))
-        else:
-            grad = logits.backend.tensor(grad_output)
-        found = F.cross_entropy_backward(grad, logits, target, **options)
-        stays = isinstance(grad_output, Tensor) or kept["keep"] and not isinstance(grad_output, np.ndarray)
-        return found if stays else found.numpy()
+    def _grads(self, grad_output: Any, kept: KeptForward) -> tuple[Any, ...]:
+        """One number stands for all of the loss: 1 by default, for the gradient of the loss itself."""
+        if grad_output is None or isinstance(grad_output, (int, float)):
+            value, loss = 1.0 if grad_output is None else grad_output, kept.results[0]
+            return (full(loss._storage.device, loss.shape, value, loss.dtype),)
+        return (grad_output,)
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}, ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}"

@@ -1,56 +1,40 @@
-"""Module and Parameter: layers with weights and gradients, in PyTorch's terms, without an automatic graph."""
+"""Module: layers with weights and gradients, in PyTorch's terms."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import itertools
 import weakref
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..compute import Compute, Tensor
+from ..compute.arrays.creation import full
 from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
 from ..compute.device.device import UNDER_WAY, Stale, under_way
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
+from ..compute.device.tape import OPEN, Entry, noted_on, taped
+from ..compute.gradients import pulled
+from ..compute.gradients.alias import aliased, constant
+from ..compute.gradients.records import gradient_of
+from ..compute.structures import leaves, tensors
 from ..errors import CaptureError
+from ..quantization import QuantizedTensor
 from .changes import changed
 from .foreign import refuse, refuse_places
+from .kept import INSIDE, KeepsNothing, KeptForward, captures, changed_leaves, inside, is_input, versions
 from .parameter import Parameter
 from .states import LoadResult, check_range, to_numpy
 
 
-def _as_it_is(value: Any) -> Any:
-    """The value, with copies of arrays of NumPy's, of lists and of mappings, also of those in one another."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, list):
-        return [_as_it_is(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _as_it_is(each) for name, each in value.items()}
-    return value
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """Tensors among values, and in tuples and mappings of them."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
-
-
-def _captures(tensors: Collection[Tensor]) -> list[Stale]:
-    """The captures under way, by what is noted of them, on the tensors' devices; without tensors on any."""
-    if not tensors:
-        return under_way()
-    found = (tensor.backend.opened.captured.stale for tensor in tensors)
-    return [stale for stale in dict.fromkeys(found) if stale is not None]
+def _on_host(leaf: Any) -> Any:
+    return leaf.numpy() if isinstance(leaf, Tensor) else leaf
 
 
 ModuleT = TypeVar("ModuleT", bound="Module")
@@ -58,29 +42,6 @@ ModuleT = TypeVar("ModuleT", bound="Module")
 
 #: Why a graph is no longer what its function would do.
 _OTHER_PARTS = "a parameter or module in a module was replaced, added or taken out since the capture"
-
-
-class Like(NamedTuple):
-    """What is known of an array without it; a dtype of None may be any floating one."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype | None
-
-    @classmethod
-    def of(cls, array: Array) -> Like:
-        """What is known of this array."""
-        return cls(tuple(array.shape), dtype_of(array.dtype))
-
-
-class _Record(NamedTuple):
-    """What ``forward`` has kept for ``backward``."""
-
-    what: dict[str, Any]
-    gave: tuple[Like, ...]  #: its results, which their gradients are like
-    parts: tuple[tuple[Module, _Record | None], ...]  #: what the modules in it have kept of the same forward
-    versions: list[tuple[Any, int]]
-    captures: list[Stale]  #: in which it ran
-    before: _Record | None  #: of a captured one: the last that was not, which outlives the capture
 
 
 def shapes(owner: str, **arrays: object) -> list[tuple[int, ...]]:
@@ -98,9 +59,9 @@ class Module:
     waited for; NumPy arrays are sent once, all steps run on the device, and the result is fetched. The work runs on
     the inputs' backend, on the one chosen with `to`, or on the default one (``grilly.use``).
 
-    Gradients: after ``train()``, ``forward`` keeps on the device what ``backward`` needs, until the next one of either.
-    ``backward(grad_output)`` then returns the gradients of the inputs and adds those of the parameters to their
-    ``grad``. A program calls it on its layers in reverse order::
+    Gradients: after ``train()``, a call of the module keeps on the device what ``backward`` needs, until the next call
+    or ``backward``. ``backward(grad_output)`` then returns the gradients of the inputs and adds those of the parameters
+    to their ``grad``::
 
         model.train()
         y = model(x)
@@ -108,6 +69,11 @@ class Module:
         grad_x = model.backward(grad_y)
         for p in model.parameters():
             p.data = (p.data - rate * p.grad).astype(p.dtype)
+
+    A class needs no ``backward``: what its ``forward`` does with Tensors is noted, and its gradients follow from there.
+    So that they do, NumPy arrays of floats come to ``forward`` as Tensors then, and go out as arrays. A class that
+    defines ``backward`` has it called; the modules in it keep what theirs need then, each of its own calls.
+    ``grilly.value_and_grad`` takes gradients without any of this.
 
     A new module keeps nothing although ``training`` is True, and ``eval()`` forgets what is kept.
 
@@ -138,93 +104,242 @@ class Module:
         self.training = True
         self._backend: Compute | None = None
         self._keeps = False
-        self._kept: _Record | None = None
+        self._saved: KeptForward | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
-
-    def backward(self, grad_output: Any) -> Any:
-        """The gradients of the inputs of the last ``forward``, given its output's; subclasses define it."""
-        raise NotImplementedError(f"{type(self).__name__} has no backward()")
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters, at any depth."""
         for parameter in self.parameters():
             parameter.grad = None
 
-    def _keep(self, *gave: Like, parts: bool = False, **what: Any) -> None:
-        """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now.
+    def requires_grad_(self: ModuleT, requires_grad: bool = True) -> ModuleT:
+        """Set ``requires_grad`` of all parameters, at any depth; quantized ones stay without. Returns the module."""
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad and not isinstance(parameter.data, QuantizedTensor)
+        return self
 
-        Weights and settings among it: what they are by then may be another forward's. ``gave`` are the results, and
-        with ``parts`` the modules in this one, whose ``backward`` it will call, have what they keep now by then.
+    # -- gradients -------------------------------------------------------------------------------------------------
+
+    #: The arguments of forward by which ``backward`` gives gradients, in its order; None: all floating arrays.
+    _inputs: ClassVar[tuple[str, ...] | None] = None
+
+    #: Whether gradients are taken by functions alone (``grilly.value_and_grad``): it and what is in it keep nothing.
+    _by_functions: ClassVar[bool] = False
+
+    @classmethod
+    def _has_own_backward(cls) -> bool:
+        return cls.backward is not Module.backward
+
+    @classmethod
+    def _extends(cls) -> bool:
+        """Whether a ``backward`` of its own may call that of a layer which it is made of."""
+        order = cls.__mro__
+        first = next(place for place, base in enumerate(order) if "backward" in vars(base))
+        return any("forward" in vars(base) for base in order[first + 1 : order.index(Module)])
+
+    def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``forward``, with what ``backward`` will need kept after ``train()``."""
+        own = self._has_own_backward()
+        if own and INSIDE.on_device:
+            return self._as_one(args, kwargs)
+        if not self._keeps or INSIDE.forward is None and OPEN.tapes:  # gradients are taken by others
+            return self.forward(*args, **kwargs)
+        if INSIDE.forward == "whole":
+            return self.forward(*args, **kwargs)
+        if own and not self._extends():
+            with inside("parts", False):
+                return self.forward(*args, **kwargs)
+        return self._recorded(args, kwargs, "parts" if own else "whole")
+
+    def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], how: Literal["whole", "parts"]) -> Any:
+        """``forward`` on a tape of its own."""
+        given = [leaf for _, leaf in leaves([args, kwargs])]
+        arrays = [leaf for leaf in given if isinstance(leaf, Tensor)]
+        host, before = not arrays, self._saved
+        chosen = self._chosen_backend() if host else None
+        backend = backend_of(type(self).__name__, *arrays) if chosen is None else chosen
+        under = captures(arrays) if arrays else under_way()
+        if under and before is not None:
+            before = before.before if before.captures else before
+        else:
+            before = None
+        if any(isinstance(leaf, KeepsNothing) for leaf in given):
+            return self.forward(*args, **kwargs)
+        inputs: dict[Any, Tensor] = {}
+        sent: dict[int, Tensor] = {}  # one that comes twice is sent once
+
+        def taken(name: Any, value: Any) -> Any:
+            if not is_input(value):
+                return value
+            if id(value) not in sent:
+                sent[id(value)] = backend.tensor(value)
+            inputs[name] = aliased(sent[id(value)])
+            return inputs[name]
+
+        args, kwargs = self._given(args, kwargs, taken)
+        modules = (self, *(leaf for leaf in given if isinstance(leaf, Module)))
+        own = dict.fromkeys(p for module in modules for p in module.parameters() if p.requires_grad)
+        weights = [(parameter, parameter.on(backend)) for parameter in own]
+        host = host and not INSIDE.on_device
+        with taped([*inputs.values(), *(tensor for _, tensor in weights)]) as tape, inside(how, True):
+            found = self.forward(*args, **kwargs)
+        results = [one for one in tensors(self._differentiable(found)) if is_float(one.dtype)]
+        entries = tape.entries
+        self._save(KeptForward(entries, inputs, results, weights, host, versions(entries), under, before))
+        return changed_leaves(found, _on_host) if host else found
+
+    def _given(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], taken: Callable[[Any, Any], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, inputs among them as ``taken(name, input)`` gives them."""
+        if self._inputs is None:
+            number = itertools.count()
+            return changed_leaves((args, kwargs), lambda leaf: taken(next(number), leaf))  # type: ignore[no-any-return]
+        first = [taken(name, value) for name, value in zip(self._inputs, args, strict=False)]
+        named = {name: taken(name, value) if name in self._inputs else value for name, value in kwargs.items()}
+        return (*first, *args[len(first) :]), named
+
+    def _differentiable(self, found: Any) -> Any:
+        """What of a forward's results has a gradient."""
+        return found
+
+    def _as_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``forward`` within another module's, as an operation whose gradient is this module's own ``backward``."""
+        tapes = OPEN.tapes
+        with noted_on(()), inside(None, False):
+            found = self._forward(args, kwargs)
+        given = [leaf for _, leaf in leaves([args, kwargs]) if is_input(leaf)]
+        host = not tensors(found)
+        backend = backend_of(type(self).__name__, *tensors([given, found]))
+        taken = {leaf._storage for leaf in given if isinstance(leaf, Tensor)}
+
+        def result(leaf: Any) -> Any:
+            if not is_input(leaf):
+                return leaf
+            own = backend.tensor(leaf)
+            return constant(own) if own._storage in taken else own  # another array than the argument, for the tapes
+
+        found = changed_leaves(found, result)
+        weights = [parameter.on(backend) for parameter in self.parameters() if parameter.requires_grad]
+        operation = _OwnBackward(self, [(module, module._saved) for module in self.modules()], len(given), host)
+        for tape in tapes:
+            tape.enter(operation, (), [*given, *weights], (), [one for one in tensors(found) if is_float(one.dtype)])
+        return found
+
+    def backward(self, grad_output: Any = None) -> Any:
+        """The gradients of the inputs of the last call, given that of its result; adds those of the parameters.
+
+        Parameters
+        ----------
+        grad_output : numpy.ndarray or grilly.Tensor
+            Of the result's shape and dtype; a tuple of such for several results.
+
+        Returns
+        -------
+        numpy.ndarray, grilly.Tensor or None
+            The gradient of the one floating array among the arguments, a tuple for several of them, None where there is
+            none. Tensors where grad_output is one.
+
+        Raises
+        ------
+        RuntimeError
+            Where nothing was kept, and where a Tensor that gradients are computed of was written to since.
+        CaptureError
+            Where the module ran in a captured function, and this is not called in the same one.
+        ValueError, TypeError
+            If grad_output is not of the result's shape, or no floating array. What was kept stays kept.
+        GradientError
+            Where an operation has no gradient.
         """
-        if self._keeps:
-            kept = _as_it_is(what)
-            tensors = list(_tensors(kept.values()))
-            versions = [(tensor._storage, tensor._storage.version) for tensor in tensors]
-            captures, before = _captures(tensors), None
-            if captures and self._kept is not None:
-                before = self._kept.before if self._kept.captures else self._kept
-            inside = tuple((part, part._kept) for part in self._modules.values()) if parts else ()
-            self._kept = _Record(kept, gave, inside, versions, captures, before)
+        kept = self._kept()
+        grads = self._grads(grad_output, kept)
+        self._check_grads(grads, kept.results)
+        kept = self._take(kept)
+        backend = kept.results[0].backend
+        inputs, weights = list(kept.inputs.values()), [tensor for _, tensor in kept.parameters]
+        sent = [backend.tensor(grad) for grad in grads]
+        found = pulled(kept.entries, kept.results, sent, [*inputs, *weights])
+        for (parameter, _), gradient in zip(kept.parameters, found[len(inputs) :], strict=True):
+            if gradient is not None:
+                parameter._add(gradient)
+        whole = [full(x._storage.device, x.shape, 0.0, x.dtype) if one is None else one
+                 for x, one in zip(inputs, found, strict=False)]  # fmt: skip
+        given = [leaf for _, leaf in leaves([grad_output]) if isinstance(leaf, (np.ndarray, Tensor))]
+        stays = any(isinstance(grad, Tensor) for grad in given) or not given and not kept.host
+        named = dict(zip(kept.inputs, whole, strict=True))
+        return self._returned({name: one if stays else one.numpy() for name, one in named.items()})
 
-    def _take(self, grads: tuple[Any, ...] | None = None) -> dict[str, Any]:
-        """What the last ``forward`` kept, no longer kept, for the gradients of its results.
+    def _returned(self, gradients: dict[Any, Array]) -> Any:
+        """What ``backward`` gives, of the gradients of inputs by their names."""
+        found = tuple(gradients.values())
+        return found if len(found) > 1 else found[0] if found else None
 
-        Raises RuntimeError where it kept nothing, and where a Tensor was written to since; CaptureError where it ran
-        in another capture; ValueError or TypeError where the gradients are others', and then it stays kept.
-        """
-        if self._kept is not None and self._kept.gave and grads is not None:
-            self._check_grads(grads, self._kept.gave)
-        found, self._kept = self._kept, None
-        if found is not None and found.captures:
-            here = found.captures == _captures(list(_tensors(found.what.values())))
-            if here:
-                self._kept = found.before
-            elif found.before is not None:
-                found = found.before
-        name = type(self).__name__
-        if found is None:
+    def _grads(self, grad_output: Any, kept: KeptForward) -> tuple[Any, ...]:
+        """The gradients of the results."""
+        if isinstance(grad_output, (tuple, list)) and len(kept.results) > 1:
+            return tuple(grad_output)
+        return (grad_output,)
+
+    def _save(self, kept: KeptForward | None) -> None:
+        object.__setattr__(self, "_saved", kept)  # no change of the module
+
+    def _kept(self) -> KeptForward:
+        """What the last forward kept, if it is of use here. Raises RuntimeError and CaptureError."""
+        name, found = type(self).__name__, self._saved
+        if found is not None and found.captures and not self._is_of_here(found) and found.before is not None:
+            found = found.before
+        if self._by_functions:
+            raise RuntimeError(f"{name}.backward: a model keeps nothing; take gradients with grilly.value_and_grad")
+        if found is None or not found.results:
             raise RuntimeError(
-                f"{name}.backward: no forward() was kept; call train(), then forward() before each backward(). A layer "
-                "that runs twice keeps the last: outside nn.Sequential each place needs a layer of its own"
+                f"{name}.backward: no forward() was kept, or it gave no Tensor; call train(), then the module before "
+                "each backward(). A layer that runs twice keeps the last: outside a common module each place needs a "
+                "layer of its own"
             )
-        if found.captures and not here:
+        if found.captures and not self._is_of_here(found):
+            self._save(None)
             raise CaptureError(
                 f"{name}.backward: forward() was captured, and a graph uses the memory of what it kept again; call "
                 "forward() and backward() both in the captured function or both outside"
             )
-        if any(storage.version != version for storage, version in found.versions):
-            raise RuntimeError(
-                f"{name}.backward: a Tensor that forward() was given, gave or had as a weight was changed in place "
-                "since, so that the gradient would be another's; change a copy, or after backward()"
-            )
-        for part, record in found.parts:
-            part._kept = record
-        return found.what
+        return found
 
-    def _check_grads(self, grads: tuple[Any, ...], gave: tuple[Like, ...]) -> None:
+    def _is_of_here(self, kept: KeptForward) -> bool:
+        return kept.captures == captures(kept.results)
+
+    def _take(self, kept: KeptForward) -> KeptForward:
+        """The same, no longer kept. Raises RuntimeError where a Tensor was written to since."""
+        self._save(kept.before)
+        if kept.is_changed:
+            raise RuntimeError(
+                f"{type(self).__name__}.backward: a Tensor that forward() was given, gave or had as a weight was "
+                "changed in place since, so that the gradient would be another's; change a copy, or after backward()"
+            )
+        return kept
+
+    def _check_grads(self, grads: tuple[Any, ...], results: list[Tensor]) -> None:
         """Raise TypeError for what is no array, ValueError for gradients that are not of the results' shapes."""
         name = f"{type(self).__name__}.backward"
-        if len(grads) != len(gave):
-            raise ValueError(f"{name}: {len(grads)} gradients; expected {len(gave)}, one for each result")
-        for grad, like in zip(grads, gave, strict=True):
+        if len(grads) != len(results):
+            raise ValueError(f"{name}: {len(grads)} gradients; expected {len(results)}, one for each result")
+        for grad, result in zip(grads, results, strict=True):
             if not isinstance(grad, (np.ndarray, Tensor)):
                 raise no_array(name, "grad_output", grad)
-            if tuple(grad.shape) != like.shape:
+            if tuple(grad.shape) != result.shape:
                 raise ValueError(
-                    f"{name}: grad_output has shape {tuple(grad.shape)}; expected the output's, {like.shape}"
+                    f"{name}: grad_output has shape {tuple(grad.shape)}; expected the output's, {result.shape}"
                 )
-            dtype = dtype_of(grad.dtype)
-            if not is_float(dtype) or like.dtype not in (None, dtype):
-                raise TypeError(f"{name}: grad_output is {dtype}; expected {like.dtype or FLOATS_TEXT}")
+            if not is_float(dtype_of(grad.dtype)):
+                raise TypeError(f"{name}: grad_output is {grad.dtype}; expected {FLOATS_TEXT}")
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         # What is kept for backward() lies on a device and belongs to one forward(); a backend is an open device.
-        return {**self.__dict__, "_kept": None, "_backend": None}
+        return {**self.__dict__, "_saved": None, "_backend": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -255,6 +370,8 @@ class Module:
         if UNDER_WAY:
             self._note()
         try:
+            if self._keeps or INSIDE.on_device:
+                return self._forward(args, kwargs)
             return self.forward(*args, **kwargs)
         except TypeError:
             refuse(type(self), self.forward, kwargs)
@@ -443,9 +560,16 @@ class Module:
         Returns the module.
         """
         for module in self.modules():
-            module.training = module._keeps = bool(mode)
-            module._kept = None
+            module.training = bool(mode)
+            module._save(None)
+        self._keep(bool(mode))
         return self
+
+    def _keep(self, keeps: bool) -> None:
+        """Set whether this module and those in it keep what ``backward`` needs."""
+        object.__setattr__(self, "_keeps", keeps and not self._by_functions)
+        for module in self._modules.values():
+            module._keep(self._keeps)
 
     def eval(self: ModuleT) -> ModuleT:
         """The same as ``train(False)``."""
@@ -492,13 +616,23 @@ class Module:
         result is to be a Tensor. A mask only takes part in the choice of the backend."""
         if UNDER_WAY:
             self._note()  # forward() may be called by that name
-        keep = any(isinstance(array, Tensor) for array in (*arrays, mask))
-        backend = backend_of(type(self).__name__, *arrays, mask) if keep or self._backend is None else self._backend
+        keep = self._stays(*arrays, mask)
+        some = any(isinstance(array, Tensor) for array in (*arrays, mask))
+        backend = backend_of(type(self).__name__, *arrays, mask) if some or self._backend is None else self._backend
         sent: dict[int, Tensor] = {}
         for array in arrays:
             if id(array) not in sent:
                 sent[id(array)] = backend.tensor(array)
         return backend, [sent[id(array)] for array in arrays], keep
+
+    def _chosen_backend(self) -> Compute | None:
+        """The first backend that was chosen for it or for a module in it (``to``)."""
+        return next((module._backend for module in self.modules() if module._backend is not None), None)
+
+    @staticmethod
+    def _stays(*arrays: Any) -> bool:
+        """Whether results stay Tensors: where an array is one, and within a module whose forward is on a tape."""
+        return INSIDE.on_device or any(isinstance(array, Tensor) for array in arrays)
 
     # -- text ------------------------------------------------------------------------------------------------------
 
@@ -513,3 +647,41 @@ class Module:
         if not self._modules:
             return f"{type(self).__name__}({', '.join(lines)})"
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+@dataclasses.dataclass(eq=False)
+class _OwnBackward:
+    """The operation that a module with a ``backward`` of its own is within another module's forward.
+
+    Attributes
+    ----------
+    module : Module
+    saved : list of (Module, KeptForward or None)
+        What the modules in it have kept of this forward.
+    inputs : int
+        The floating arrays among its arguments.
+    host : bool
+        Whether it gave NumPy's arrays.
+    """
+
+    module: Module
+    saved: list[tuple[Module, KeptForward | None]]
+    inputs: int
+    host: bool
+
+
+@gradient_of(_OwnBackward)
+def _by_its_own(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    own, module = entry.operation, entry.operation.module
+    for part, kept in own.saved:
+        part._save(kept)
+    whole = [full(result._storage.device, result.shape, 0.0, result.dtype) if one is None else one
+             for result, one in zip(entry.results, gradients, strict=True)]  # fmt: skip
+    given = [one.numpy() if own.host else one for one in whole]
+    found = module.backward(given[0] if len(given) == 1 else tuple(given))
+    parts = list(found) if isinstance(found, (tuple, list)) else [found]
+    if own.inputs and len(parts) < own.inputs:
+        raise ValueError(f"{type(module).__name__}.backward gave {len(parts)} gradients; expected {own.inputs}, one "
+                         "for each floating array that forward() is given")  # fmt: skip
+    backend = entry.results[0].backend
+    return [None if one is None else backend.tensor(one) for one in parts[: own.inputs]]

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Compute, Tensor
+from ..compute.attention.heads import join_heads
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import (
     Architecture,
@@ -23,13 +24,11 @@ from ..compute.device.arrays import (
     NDArray,
     Precision,
 )
-from ..compute.device.copy import copy_into
 from ..compute.device.numbers import integer
-from ..compute.methods import join_heads
 from .flash import check_heads, split_heads
 from .kvcache import KVCache
 from .linear import Linear, uniform
-from .module import Like, Module, shapes
+from .module import Module, shapes
 from .parameter import Parameter
 
 _ARCHITECTURES = ("generic", "gpt", "t5")
@@ -80,6 +79,8 @@ class MultiheadAttention(Module):
         For an unknown architecture or precision, heads that do not divide the width, or an option of another
         architecture.
     """
+
+    _inputs = ("query", "key", "value", "position_bias")
 
     def __init__(
         self,
@@ -238,7 +239,6 @@ class MultiheadAttention(Module):
             given = {"key": key, "value": value, "mask": mask, "position_offset": position_offset}
             given["causal"] = None if causal == self.causal else causal
             return self._continue(query, cache, need_weights, position_bias, given), None
-        given = (True, key is not None, value is not None)
         key = query if key is None else key
         value = key if value is None else value
         rank = self._check(query, key, value, causal, position_bias, position_offset)
@@ -250,46 +250,51 @@ class MultiheadAttention(Module):
             key = query if alike[0] else key.reshape(1, *key.shape)
             value = query if alike[1] else value.reshape(1, *value.shape)
         q, k, v = (split_heads(array, self.num_heads) for array in self._project(backend, query, key, value))
-        weights = attended = None
-        options = self._flash_options(backend, q, k, mask, causal, position_bias, position_offset)
-        if self._keeps:
-            if options is None:
-                raise ValueError(
-                    f"MultiheadAttention: gradients need the last query and the last key to be aligned, and "
-                    f"position_offset is {0 if position_offset is None else position_offset} for {q.shape[2]} queries "
-                    f"and {k.shape[2]} keys; call eval(), or give position_bias"
-                )
-            attended, lse = F.flash_attention2(q, k, v, return_lse=True, **options, **self._own_precision())
-        if attended is not None and not need_weights:
-            output = attended
-        elif options is not None and not need_weights:
-            output = F.flash_attention2(q, k, v, **options, **self._own_precision())
+        options, weights = self._flash_options(backend, q, k, mask, causal, position_bias, position_offset), None
+        if need_weights or options is None:
+            weights = self._attention_weights(backend, q, k, mask, causal, position_bias, position_offset)
+            output = F.attention_output(weights, v, architecture=self.architecture)
         else:
-            scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
-            if self.architecture == "t5":
-                scores = self._add_bias(backend, scores, position_bias, position_offset)
-            if mask is not None or causal:
-                scores = F.attention_mask(scores, mask=mask, causal=causal)
-            weights = backend.attention.softmax(scores)  # zeros for a query that sees nothing
-            output = F.attention_output(weights, v, architecture=self.architecture) if attended is None else attended
+            output = F.flash_attention2(q, k, v, **options, **self._own_precision())
         output = (self.o if self.architecture == "t5" else self.out_proj)(join_heads(output))
-        weights = self._returned(backend, weights, average_attn_weights) if need_weights else None
+        weights = self._averaged(backend, weights, average_attn_weights) if need_weights else None
         if rank == 2:
             output = output.reshape(output.shape[1:])
             weights = None if weights is None else weights.reshape(weights.shape[1:])
-        if attended is not None:
-            self._keep(
-                Like.of(output), parts=True, rank=rank, given=given, inputs=(query, key, value),
-                arrays=(q, k, v, attended, lse), options=options, weights=self._weights(backend),
-                table_of=position_bias if isinstance(position_bias, MultiheadAttention) else self,
-                precision=self._own_precision(),
-            )  # fmt: skip
         if not keep:
             output, weights = output.numpy(), None if weights is None else weights.numpy()
         return output, weights
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
+
+        @overload
+        def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT] | None, ...]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> tuple[Tensor | None, ...]: ...
+        def backward(self, grad_output: FloatArray) -> tuple[Array | None, ...]: ...
+
+    def _differentiable(self, found: Any) -> Any:
+        """``backward`` is given the gradient of the output; the weights' is none."""
+        return found[0]
+
+    def _returned(self, gradients: dict[str, Array]) -> tuple[Array | None, ...]:
+        """Gradients of query, key and value; None for what was left out. That of ``position_bias`` is kept."""
+        bias = gradients.get("position_bias")
+        self.position_bias_grad = bias.numpy() if isinstance(bias, Tensor) else bias
+        return tuple(gradients.get(name) for name in ("query", "key", "value"))
+
+    def _attention_weights(
+        self, backend: Compute, q: Tensor, k: Tensor, mask: MaskArray | None, causal: bool,
+        position_bias: Float32Array | MultiheadAttention | None, position_offset: SupportsIndex | None,
+    ) -> Tensor:  # fmt: skip
+        """The weights ``(B, H, Sq, Sk)``, stored; zeros for a query that sees nothing."""
+        scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
+        if self.architecture == "t5":
+            scores = self._add_bias(backend, scores, position_bias, position_offset)
+        if mask is not None or causal:
+            scores = F.attention_mask(scores, mask=mask, causal=causal)
+        return backend.attention.softmax(scores)
 
     def make_cache(self, batch: int, max_len: int, backend: Compute | None = None) -> KVCache:
         """An empty cache for ``batch`` samples of up to ``max_len`` tokens, to be given to ``forward``.
@@ -396,67 +401,6 @@ class MultiheadAttention(Module):
         options.update(found)
         return options
 
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT] | None, ...]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> tuple[Tensor | None, ...]: ...
-    def backward(self, grad_output: FloatArray) -> tuple[Array | None, ...]:
-        """The gradients of the last forward's inputs, given its output's; adds those of the parameters.
-
-        Parameters
-        ----------
-        grad_output : numpy.ndarray or grilly.Tensor
-            Of the output's shape and dtype. The weights that ``forward`` may also return have no gradient.
-
-        Returns
-        -------
-        query, key, value : numpy.ndarray, grilly.Tensor or None
-            In the inputs' shapes. Where the key was left out of ``forward``, its gradient is None and part of the
-            query's; likewise the value's is part of the key's.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-
-        Notes
-        -----
-        The gradient of a ``position_bias`` given to ``forward`` is then in ``position_bias_grad``, float32.
-        """
-        kept = self._take((grad_output,))
-        query, key, value = inputs = kept["inputs"]
-        backend = query.backend
-        grad = backend.tensor(grad_output)
-        if kept["rank"] == 2:
-            grad = grad.reshape(1, *grad.shape)
-        grad = (self.o if self.architecture == "t5" else self.out_proj).backward(grad)
-        options = kept["options"]
-        asked = {name: options.get(of) is not None for name, of in
-                 (("return_dbias", "attn_bias"), ("return_dt5_table", "t5_table"))}  # fmt: skip
-        heads = kept["arrays"][0].shape[1]
-        found = F.flash_attention2_backward(split_heads(grad, heads), *kept["arrays"], **options, **asked)
-        grads = list(found)
-        self.position_bias_grad = grads.pop().numpy() if asked["return_dbias"] else None
-        if asked["return_dt5_table"]:
-            kept["table_of"].relative_attention_bias.weight.add_grad(grads.pop())
-        grads = [join_heads(array) for array in grads]
-        weights, precision = kept["weights"], kept["precision"]
-        self._add_projection_grads(inputs, grads, weights, precision)
-        # What was left out stands for another input, whose gradient then has both parts.
-        source = [0, 1 if kept["given"][1] else 0, 0]
-        source[2] = 2 if kept["given"][2] else source[1]
-        results: list = [None, None, None]
-        for n, array in enumerate(inputs):
-            parts = [m for m in range(3) if source[m] == n]
-            if parts:
-                found = _through(backend, [grads[m] for m in parts], [weights[m] for m in parts], precision)
-                results[n] = found.reshape(array.shape[1:] if kept["rank"] == 2 else array.shape)
-        if not isinstance(grad_output, Tensor):
-            results = [None if array is None else array.numpy() for array in results]
-        return tuple(results)
-
     def _weights(self, backend: Compute) -> tuple[Tensor, ...]:
         """The projections' weights."""
         if self.architecture == "t5":
@@ -465,26 +409,6 @@ class MultiheadAttention(Module):
             return tuple(getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv")
         width, joined = self.embed_dim, self.in_proj_weight.on(backend)
         return tuple(joined[n * width : (n + 1) * width] for n in range(3))
-
-    def _add_projection_grads(
-        self, inputs: Sequence[Tensor], grads: Sequence[Tensor], weights: Sequence[Tensor], precision: dict[str, Any]
-    ) -> None:
-        """Add the gradients of the projections' weights and biases."""
-        if self.architecture == "t5":
-            for name, array, grad, weight in zip("qkv", inputs, grads, weights, strict=True):
-                getattr(self, name)._add_grads(array, grad, weight=weight, **precision)
-            return
-        found = [
-            F.linear_backward(grad, array, weight, **precision)
-            for grad, array, weight in zip(grads, inputs, weights, strict=True)
-        ]
-        if "in_proj_weight" in self._parameters:
-            self.in_proj_weight.add_grad(np.concatenate([dweight.numpy() for _, dweight, _ in found]))
-        else:
-            for name, (_, dweight, _) in zip("qkv", found, strict=True):
-                getattr(self, f"{name}_proj_weight").add_grad(dweight)
-        if self.in_proj_bias is not None:
-            self.in_proj_bias.add_grad(np.concatenate([dbias.numpy() for _, _, dbias in found]))
 
     def _own_precision(self) -> dict[str, Any]:
         return {} if self.precision is None else {"precision": self.precision}
@@ -552,7 +476,7 @@ class MultiheadAttention(Module):
             offset=self._offset(bidirectional, *scores.shape[-2:], position_offset),
         )  # fmt: skip
 
-    def _returned(self, backend: Compute, weights: Tensor, average: bool) -> Tensor:
+    def _averaged(self, backend: Compute, weights: Tensor, average: bool) -> Tensor:
         if not average:
             return weights
         # a mean over heads is a product with a row of 1 / H, which keeps it on the device
@@ -562,20 +486,6 @@ class MultiheadAttention(Module):
     def extra_repr(self) -> str:
         text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
         return text if self.architecture == "generic" else f"{text}, architecture={self.architecture!r}"
-
-
-def _through(backend: Compute, grads: list[Tensor], weights: list[Tensor], precision: dict[str, Any]) -> Tensor:
-    """The sum of the products of grads ``(B, S, N)`` and weights ``(N, K)``, as one product of them side by side."""
-    rows = grads[0].shape[0] * grads[0].shape[1]
-    widths = [weight.shape[0] for weight in weights]
-    across = backend.empty((sum(widths), rows), grads[0].dtype)
-    matrix = backend.empty((sum(widths), weights[0].shape[1]), grads[0].dtype)
-    first = 0
-    for grad, weight, width in zip(grads, weights, widths, strict=True):
-        copy_into(grad.reshape(rows, width).transpose(), across[first : first + width])
-        copy_into(weight, matrix[first : first + width])
-        first += width
-    return F.linear(across.transpose(), matrix.transpose(), **precision)
 
 
 class _Table(Module):

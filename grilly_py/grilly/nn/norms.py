@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..compute import Compute, Tensor
+from ..compute import Tensor
 from ..compute.device.arrays import Shape
 from ..compute.device.numbers import integer
 from ..compute.norms.checks import check_added, check_epsilon, extents_of
@@ -16,7 +16,7 @@ from .unary import Unary
 
 
 class _Norm(Unary):
-    """What the three share: how they are run, and how ``backward`` hands gradients on."""
+    """What the three share: weight and bias."""
 
     weight: Parameter | None
     bias: Parameter | None
@@ -31,20 +31,6 @@ class _Norm(Unary):
         """Weight and bias where x is."""
         weight, bias = (None if own is None else own.on(x.backend) for own in (self.weight, self.bias))
         return weight, bias
-
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        return {"weight": None if self.weight is None else self.weight.on(backend), "eps": self.eps}
-
-    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        """Gradients of x, and of weight and bias."""
-        raise NotImplementedError
-
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        dx, others = self._gradients(grad, kept, **used)
-        for own, found in zip((self.weight, self.bias), others, strict=False):
-            if own is not None and found is not None:
-                own.add_grad(found)
-        return dx
 
 
 class LayerNorm(_Norm):
@@ -85,13 +71,6 @@ class LayerNorm(_Norm):
 
     def _run(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, *self._own(x), self.eps)
-
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        return {**super()._used(backend), "normalized_shape": self.normalized_shape}
-
-    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        dx, *others = F.layer_norm_backward(grad, x, **used)
-        return dx, tuple(others)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -140,14 +119,6 @@ class RMSNorm(_Norm):
     def _run(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self._own(x)[0], self.eps, self.weight_offset)
 
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        more = {"normalized_shape": self.normalized_shape, "weight_offset": self.weight_offset}
-        return {**super()._used(backend), **more}
-
-    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        dx, dweight = F.rms_norm_backward(grad, x, **used)
-        return dx, (dweight,)
-
     def extra_repr(self) -> str:
         added = f", weight_offset={self.weight_offset}" if self.weight_offset else ""
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}{added}"
@@ -195,13 +166,6 @@ class GroupNorm(_Norm):
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ValueError(f"GroupNorm: input has shape {x.shape}; expected (N, {self.num_channels}, ...)")
         return F.group_norm(x, self.num_groups, *self._own(x), self.eps)
-
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        return {**super()._used(backend), "num_groups": self.num_groups}
-
-    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        dx, *others = F.group_norm_backward(grad, x, **used)
-        return dx, tuple(others)
 
     def extra_repr(self) -> str:
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"

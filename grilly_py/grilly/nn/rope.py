@@ -16,7 +16,7 @@ from ..compute.device.numbers import integer, number
 from ..compute.device.tensor import Tensor
 from ..compute.rope import rotary_tables
 from ..reference import rope_scaling
-from .module import Like, Module, shapes
+from .module import Module, shapes
 
 
 class RoPE(Module):
@@ -27,7 +27,7 @@ class RoPE(Module):
     Parameters
     ----------
     dim : int
-        Elements of each row that are turned; even. Rows may be longer: the rest is left alone.
+        Elements of each row that are rotated; even. Rows may be longer: the rest is left alone.
     max_seq_len : int, optional
         transformers' ``max_position_embeddings``. Only scaling reads it: "dynamic", "yarn" and "longrope" need it
         unless they have "original_max_position_embeddings". Longer inputs are fine.
@@ -73,6 +73,8 @@ class RoPE(Module):
         self.interleaved = interleaved
         self.scaling = None if scaling is None else dict(scaling)
 
+    _inputs = ("q", "k")
+
     @overload
     def forward(
         self, q: NDArray[FloatT], k: None = ..., *, offset: SupportsIndex = ..., positions: IntegersLike | None = ...
@@ -104,7 +106,7 @@ class RoPE(Module):
         ----------
         q, k : numpy.ndarray or grilly.Tensor
             ``(..., S, D)`` with D at least ``dim``, so ``(B, H, S, D)`` and not ``(B, S, H, D)``, whose heads would
-            count as positions; both have the same S, and are turned by the same positions.
+            count as positions; both have the same S, and are rotated by the same positions.
         offset : int
             The position of the first row, as when earlier keys come from a cache.
         positions : array of int, optional
@@ -130,50 +132,34 @@ class RoPE(Module):
             )
         arrays = (q,) if k is None else (q, k)
         options = {**self._options(q, operator.index(offset), positions), "interleaved": self.interleaved}
-        turned = tuple(self._turn(array, self.dim, options) for array in arrays)
-        gave = [Like(tuple(array.shape), None) for array in arrays]
-        self._keep(*gave, dim=self.dim, options=options)
-        return turned[0] if k is None else turned
+        rotated = tuple(self._turn(array, self.dim, options) for array in arrays)
+        return rotated[0] if k is None else rotated
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> Tensor: ...
-    @overload
-    def backward(
-        self, grad_output: tuple[NDArray[FloatT], NDArray[FloatT]]
-    ) -> tuple[NDArray[FloatT], NDArray[FloatT]]: ...
-    @overload
-    def backward(self, grad_output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]: ...
-    def backward(self, grad_output: FloatArray | tuple[FloatArray, FloatArray]) -> Array | tuple[Array, Array]:
-        """The gradients of the last forward's q, or of q and k: theirs turned back.
+        @overload
+        def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> Tensor: ...
+        @overload
+        def backward(
+            self, grad_output: tuple[NDArray[FloatT], NDArray[FloatT]]
+        ) -> tuple[NDArray[FloatT], NDArray[FloatT]]: ...
+        @overload
+        def backward(self, grad_output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]: ...
+        def backward(
+            self, grad_output: FloatArray | tuple[FloatArray, FloatArray]
+        ) -> Array | tuple[Array, Array]: ...
 
-        Parameters
-        ----------
-        grad_output : numpy.ndarray, grilly.Tensor, or a pair of them
-            One for each of the results.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        """
-        grads = tuple(grad_output) if isinstance(grad_output, (tuple, list)) else (grad_output,)
-        kept = self._take(grads)
-        turned = tuple(self._turn(grad, kept["dim"], kept["options"], reverse=True) for grad in grads)
-        return turned[0] if len(turned) == 1 else turned
-
-    def _turn(self, x: FloatArray, dim: int, options: dict[str, Any], reverse: bool = False) -> Array:
+    def _turn(self, x: FloatArray, dim: int, options: dict[str, Any]) -> Array:
         _rows(x, dim)
         _, (sent,), keep = self._send(x)
-        out = F.rope(sent, **options, reverse=reverse)
+        out = F.rope(sent, **options)
         return out if keep else out.numpy()
 
     def _options(self, x: FloatArray, offset: int, positions: IntegersLike | None) -> dict[str, Any]:
-        """Where the rows of x stand, and by which angles they are turned there."""
+        """Where the rows of x stand, and by which angles they are rotated there."""
         shape = _rows(x, self.dim)
         length = 0
         if self.longest() is not None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import functional as F
-from ..compute import Compute, Tensor
+from ..compute import Tensor
 from ..compute.device.numbers import integer
 from .unary import Unary
 
@@ -24,20 +22,12 @@ class Softmax(Unary):
         For what is no integer.
     """
 
-    _by_output = True
-
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
         self.dim = integer(type(self).__name__, "dim", dim)
 
     def _run(self, x: Tensor) -> Tensor:
         return F.softmax(x, self.dim)
-
-    def _used(self, backend: Compute) -> dict[str, Any]:
-        return {"dim": self.dim}
-
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.softmax_backward(grad, kept, **used)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
@@ -48,6 +38,3 @@ class LogSoftmax(Softmax):
 
     def _run(self, x: Tensor) -> Tensor:
         return F.log_softmax(x, self.dim)
-
-    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
-        return F.log_softmax_backward(grad, kept, **used)

@@ -12,7 +12,7 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArr
 from .activations import GELU, ReLU, SiLU
 from .dropout import Dropout
 from .linear import Linear
-from .module import Like, Module, shapes
+from .module import Module, shapes
 from .multihead import MultiheadAttention
 from .norms import LayerNorm
 
@@ -23,9 +23,8 @@ _ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "gelu_tanh": lambda: GELU("tanh"), "
 class _TransformerLayer(Module):
     """What encoder and decoder layers share: parts that are added to what they are given.
 
-    After ``train()``, where elements are dropped, and where a part is another layer than it was made as, every step is
-    a layer of its own, which keeps what its ``backward`` needs. Otherwise steps are joined: an addition with the
-    normalisation after it, a product with its activation.
+    Where elements are dropped, and where a part is another layer than it was made as, every step is a layer of its own.
+    Otherwise steps are joined: an addition with the normalisation after it, a product with its activation.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class _TransformerLayer(Module):
 
     def _whole(self) -> bool:
         """Whether steps may be joined."""
-        if self._keeps or _name_of(self.activation) is None:
+        if _name_of(self.activation) is None:
             return False
         for name, part in self._modules.items():
             kind = next((kind for start, kind in _JOINED.items() if name.startswith(start)), None)
@@ -74,9 +73,6 @@ class _TransformerLayer(Module):
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
-
-    def _feed_forward_backward(self, grad: Tensor) -> Tensor:
-        return self.linear1.backward(self.activation.backward(self.dropout.backward(self.linear2.backward(grad))))
 
 
 #: What the parts of a layer are made as, by the beginnings of their names.
@@ -151,6 +147,8 @@ class TransformerEncoderLayer(_TransformerLayer):
         self.dropout1 = Dropout(dropout)
         self.dropout2 = Dropout(dropout)
 
+    _inputs = ("x",)
+
     @overload
     def forward(self, x: NDArray[FloatT], *, mask: HostMask | None = ..., causal: bool = ...) -> NDArray[FloatT]: ...
     @overload
@@ -177,11 +175,16 @@ class TransformerEncoderLayer(_TransformerLayer):
         """
         _, (sent,), keep = self._send(x, mask=mask)
         y = self._joined(sent, mask, causal) if self._whole() else self._stepwise(sent, mask, causal)
-        self._keep(Like.of(y), parts=True, norm_first=self.norm_first)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
+
+        @overload
+        def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> Tensor: ...
+        def backward(self, grad_output: FloatArray) -> Array: ...
 
     def _joined(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
         if self.norm_first:
@@ -196,32 +199,6 @@ class TransformerEncoderLayer(_TransformerLayer):
             return x + self.dropout2(self._feed_forward(self.norm2(x)))
         x = self.norm1(x + self.dropout1(self._attend(x, mask, causal)))
         return self.norm2(x + self.dropout2(self._feed_forward(x)))
-
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> Tensor: ...
-    def backward(self, grad_output: FloatArray) -> Array:
-        """The gradient of the last forward's x; adds those of the parameters.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-        """
-        norm_first = self._take((grad_output,))["norm_first"]
-        _, (grad,), keep = self._send(grad_output)
-        attend, feed = self.self_attn, self._feed_forward_backward
-        if norm_first:
-            grad = grad + self.norm2.backward(feed(self.dropout2.backward(grad)))
-            grad = grad + self.norm1.backward(attend.backward(self.dropout1.backward(grad))[0])
-        else:
-            grad = self.norm2.backward(grad)
-            grad = self.norm1.backward(grad + feed(self.dropout2.backward(grad)))
-            grad = grad + attend.backward(self.dropout1.backward(grad))[0]
-        return grad if keep else grad.numpy()
 
 
 class TransformerDecoderLayer(_TransformerLayer):
@@ -244,6 +221,8 @@ class TransformerDecoderLayer(_TransformerLayer):
         self.dropout1 = Dropout(dropout)
         self.dropout2 = Dropout(dropout)
         self.dropout3 = Dropout(dropout)
+
+    _inputs = ("x", "memory")
 
     @overload
     def forward(
@@ -283,15 +262,20 @@ class TransformerDecoderLayer(_TransformerLayer):
             For shapes or dtypes that do not go together.
         """
         shapes(type(self).__name__, x=x, memory=memory)
-        keep = any(isinstance(array, Tensor) for array in (x, memory, mask, memory_mask))
+        keep = self._stays(x, memory, mask, memory_mask)
         _, (sent, other), _ = self._send(x, memory, mask=mask if isinstance(mask, Tensor) else memory_mask)
         run = self._joined if self._whole() else self._stepwise
         y = run(sent, other, mask, memory_mask, causal)
-        self._keep(Like.of(y), parts=True, norm_first=self.norm_first)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
+
+        @overload
+        def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT], NDArray[FloatT]]: ...
+        @overload
+        def backward(self, grad_output: Tensor) -> tuple[Tensor, Tensor]: ...
+        def backward(self, grad_output: FloatArray) -> tuple[Array, Array]: ...
 
     def _look(self, x: Tensor, memory: Tensor, mask: MaskArray | None) -> Tensor:
         return self.multihead_attn(x, memory, mask=mask, need_weights=False)[0]
@@ -317,33 +301,3 @@ class TransformerDecoderLayer(_TransformerLayer):
         x = self.norm1(x + self.dropout1(self._attend(x, mask, causal)))
         x = self.norm2(x + self.dropout2(self._look(x, memory, memory_mask)))
         return self.norm3(x + self.dropout3(self._feed_forward(x)))
-
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT], NDArray[FloatT]]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> tuple[Tensor, Tensor]: ...
-    def backward(self, grad_output: FloatArray) -> tuple[Array, Array]:
-        """The gradients of the last forward's x and memory; adds those of the parameters.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-        """
-        norm_first = self._take((grad_output,))["norm_first"]
-        _, (grad,), keep = self._send(grad_output)
-        attend, look, feed = self.self_attn, self.multihead_attn, self._feed_forward_backward
-        if norm_first:
-            grad = grad + self.norm3.backward(feed(self.dropout3.backward(grad)))
-            inner, memory, _ = look.backward(self.dropout2.backward(grad))
-            grad = grad + self.norm2.backward(inner)
-            grad = grad + self.norm1.backward(attend.backward(self.dropout1.backward(grad))[0])
-        else:
-            grad = self.norm3.backward(grad)
-            grad = self.norm2.backward(grad + feed(self.dropout3.backward(grad)))
-            inner, memory, _ = look.backward(self.dropout2.backward(grad))
-            grad = self.norm1.backward(grad + inner)
-            grad = grad + attend.backward(self.dropout1.backward(grad))[0]
-        return (grad, memory) if keep else (grad.numpy(), memory.numpy())

@@ -155,7 +155,7 @@ class Settling:
 
     def _placed(self, nodes: list[Node]) -> dict[str, Value]:
         """The values that are read, on the side that reads them and in an order that suits it."""
-        turned = _turned(nodes, self._loaded.outputs)
+        transposed = _transposed(nodes, self._loaded.outputs)
         read = {name for node in every(nodes) for name in node.inputs}
         shared: dict[int, int] = defaultdict(int)
         for value in self._values.values():
@@ -164,7 +164,7 @@ class Settling:
         found: dict[str, Value] = {}
         while self._values:
             name, value = self._values.popitem()  # so that what is copied goes
-            swap = name in turned and isinstance(value, (np.ndarray, Tensor)) and value.ndim > 1
+            swap = name in transposed and isinstance(value, (np.ndarray, Tensor)) and value.ndim > 1
             is_array = isinstance(value, np.ndarray)
             if is_array and name not in read and not is_storable(value.dtype):
                 swap = False  # an output alone, which no Tensor could be
@@ -173,7 +173,7 @@ class Settling:
             elif isinstance(value, Tensor) and (value.size <= 1 or name in self._loaded.held):
                 value = value.numpy()
             elif isinstance(value, Tensor) and shared[id(value._storage)] <= value._storage.nbytes:
-                value = _swapped(_laid(_swapped(value, swap)), swap)
+                value = _swapped(_with_layout(_swapped(value, swap)), swap)
             found[name] = value
         return found
 
@@ -182,7 +182,7 @@ def _swapped(value: Any, swap: bool) -> Any:
     return value.swapaxes(-1, -2) if swap else value
 
 
-def _laid(value: Tensor) -> Tensor:
+def _with_layout(value: Tensor) -> Tensor:
     """A constant in the order of its axes, without what lies between its elements; what repeats stays a view."""
     if _repeats(value):
         return value
@@ -253,7 +253,7 @@ def _without(nodes: list[Node], apart: set[int]) -> list[Node]:
     ]  # fmt: skip
 
 
-def _turned(nodes: list[Node], outputs: Iterable[str]) -> set[str]:
+def _transposed(nodes: list[Node], outputs: Iterable[str]) -> set[str]:
     """The names that are read as second factors of products alone."""
     places: dict[str, set[bool]] = defaultdict(set)
     for name in outputs:

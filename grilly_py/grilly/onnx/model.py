@@ -13,6 +13,7 @@ import onnx
 
 from ..compute import Compute, Tensor, default_backend
 from ..compute.device.numbers import integer
+from ..compute.device.tape import OPEN, noted_on, refuse_wanted
 from ..compute.graph import Graph
 from ..compute.random import drawn
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
@@ -135,9 +136,16 @@ class Model:
             Where a node refuses what it is given; the message names it.
         UnsupportedError
             Where a node asks for what its operator lacks here.
+        GradientError
+            For an input of which a gradient is wanted: the outputs are NumPy arrays.
         """
         if others:
             raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
+        if OPEN.tapes:
+            arrays = feeds.values() if isinstance(feeds, Mapping) else ()
+            refuse_wanted("onnx.Model.run", "its outputs are NumPy arrays; use layers of grilly.nn", *arrays)
+            with noted_on(()):
+                return self.run(feeds, capture=capture, seed=seed)
         seeds = self._seeds(seed)
         given = checked(feeds, self.inputs, self.optional)
         self._now = self._choose(frozenset(each.name for each in self.optional if each.name in given))

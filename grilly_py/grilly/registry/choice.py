@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from ..runtime.interface import ProgramSpec
+from ..runtime.interface import Filling, ProgramSpec
 from .manifest import Manifest, Variant
 
 
@@ -17,7 +18,7 @@ class Request(NamedTuple):
     ----------
     operation, dtype, model : str
         What the family's data file calls ``operation``, the element type, and the model architecture.
-    facts : mapping of str to int, or tuple of (str, int)
+    problem : mapping of str to int, or tuple of (str, int)
         Sizes that variants have limits on, such as ``head_dim``. ``align`` is the largest power of two that divides
         every offset, stride and dimension, in elements (1 if left out). ``extras`` has the bits of what an attention
         call needs of ``names.EXTRAS`` (none if left out).
@@ -28,7 +29,7 @@ class Request(NamedTuple):
     operation: str
     dtype: str
     model: str = "generic"
-    facts: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
+    problem: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
     prefer: str | None = None
 
 
@@ -59,7 +60,9 @@ class Choice:
     def __repr__(self) -> str:
         return f"Choice({self.variant.name}, subgroup_size={self.subgroup_size})"
 
-    def spec(self, constants: Mapping[str, int | float | bool] | None = None) -> ProgramSpec:
+    def spec(
+        self, constants: Mapping[str, int | float | bool] | None = None, filling: Filling | None = None
+    ) -> ProgramSpec:
         """The program with these specialization constants.
 
         Parameters
@@ -67,6 +70,8 @@ class Choice:
         constants : mapping
             A value for every constant the family declares. A float becomes the 32 bits of a float32, True and False
             1 and 0.
+        filling : Filling, optional
+            What fills the holes of the binary.
 
         Raises
         ------
@@ -80,7 +85,7 @@ class Choice:
         spec = self._specs.get(key)
         if spec is None:
             spec = self._specs[key] = self._make(dict(constants or {}))
-        return spec
+        return spec if filling is None else replace(spec, filling=filling)
 
     def _make(self, constants: dict) -> ProgramSpec:
         variant = self.variant

@@ -13,8 +13,11 @@ from .manifest import Variant
 
 #: 0: no self-checks, failures known are ignored too. always: checked again by each backend. Else: checked once.
 CHECK_VARIABLE = "GRILLY_SELF_CHECK"
-#: Facts that become specialization constants, for which a driver makes another program of the same binary.
-COMPILED_FACTS = ("head_dim", "value_dim")
+#: The operation of the functions that expressions call, whose verdict is that of all holes.
+HOLES = "expressions"
+#: Facts for which a driver makes another program of the same binary: those that become specialization constants, and
+#: the version of how holes are written.
+COMPILED_FOR = ("head_dim", "value_dim", "holes")
 
 
 def check_mode() -> str:
@@ -36,7 +39,7 @@ class Verdicts:
         self._here: dict[str, str] = {}
 
     def _key(self, variant, subgroup_size: int | None, facts: Mapping[str, int]) -> str:
-        sizes = " ".join(f"{name}={facts[name]}" for name in COMPILED_FACTS if name in facts)
+        sizes = " ".join(f"{name}={facts[name]}" for name in COMPILED_FOR if name in facts)
         return f"{self._key_of(variant)} subgroup={subgroup_size or 'any'} {sizes}".strip()
 
     def find(self, variant, subgroup_size: int | None, facts: Mapping[str, int]) -> str | None:
@@ -63,7 +66,7 @@ def bucket(facts: Mapping[str, int]) -> dict[str, int]:
     ``align`` is left out: a winner that cannot serve an alignment is passed over there.
     """
     return {
-        name: value if name in COMPILED_FACTS or value < 1 else 1 << (value - 1).bit_length()
+        name: value if name in COMPILED_FOR or value < 1 else 1 << (value - 1).bit_length()
         for name, value in sorted(facts.items())
         if name != "align"
     }
@@ -97,8 +100,8 @@ class Winners:
     def _key(request) -> str:
         # Whatever else a request may come to depend on belongs to the key, but for the family a caller insists on.
         rest = [str(value) for name, value in zip(request._fields, request, strict=True)
-                if name not in ("facts", "prefer")]  # fmt: skip
-        return " ".join([*rest, *(f"{name}={value}" for name, value in bucket(dict(request.facts)).items())])
+                if name not in ("problem", "prefer")]  # fmt: skip
+        return " ".join([*rest, *(f"{name}={value}" for name, value in bucket(dict(request.problem)).items())])
 
     def find(self, request, shaders: str) -> str | None:
         """Name of the variant that won for requests like this one among these shaders; None where none was measured."""
@@ -110,7 +113,7 @@ class Winners:
         entry = {
             "variant": variant.name, "shaders": shaders, "seconds": seconds, "shape": shape,
             "day": time.strftime("%Y-%m-%d"), "operation": request.operation, "dtype": request.dtype,
-            "model": request.model, "facts": bucket(dict(request.facts)),
+            "model": request.model, "facts": bucket(dict(request.problem)),
         }  # fmt: skip
         entries, key = self.entries, self._key(request)
         self._file.update({key: entry})  # first: where it fails, choices that were made stand, and nobody is told

@@ -67,10 +67,12 @@ READINGS = {
     "added-late": "biases and additive masks read after the products",
     "added-fours": "biases and additive masks read in fours",
 }
-#: Which rows of a call a dispatch does, another bit that no call asks for (compute/attention/classes.py).
+#: Which rows of a call a dispatch does, another bit that no call asks for (compute/attention/tile_classes.py).
 APART = {"mixed-apart": "rows that additive masks mix in a dispatch of their own"}
+#: What calls users' functions: bits of the same constant (compute/attention/functions.py).
+FUNCTIONS = {"score-function": "a score function (score_mod)", "mask-function": "a mask function (mask_mod)"}
 #: All that a variant may offer.
-OFFERS = EXTRAS | READINGS | APART
+OFFERS = EXTRAS | READINGS | APART | FUNCTIONS
 
 #: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.
 ARCHITECTURES = (

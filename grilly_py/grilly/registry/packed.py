@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ShaderError
 from ..runtime.files import parse_json, read_file
+from ..runtime.spirv import absolute
 from .names import HASH_DIGITS, MANIFEST, MANIFEST_SCHEMA
 from .shared import differing
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 #: What to do about an installed package that is damaged.
 REINSTALL = "reinstall it: pip install --force-reinstall grilly-vulkan"
 
-#: Bytes that unpacking may take; the blocks' dictionaries have 8 MiB.
-_MEMORY = 64 << 20
+#: Bytes that unpacking may take; the blocks' dictionaries have 4 MiB.
+_MEMORY = 32 << 20
 
 
 def _pair(value) -> bool:
@@ -71,14 +72,14 @@ class Packed:
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != MANIFEST_SCHEMA:
             raise ShaderError(f"{self.place} has schema {schema!r}, this grilly reads {MANIFEST_SCHEMA}; {self.remedy}")
-        entries, families, facts = data.get("variants"), data.get("families"), data.get("facts")
+        entries, families, constants = data.get("variants"), data.get("families"), data.get("constants")
         if not isinstance(entries, list):
             raise ShaderError(f"{self.place} lists no variants; {self.remedy}")
         if not isinstance(families, dict) or not all(isinstance(shared, dict) for shared in families.values()):
             raise ShaderError(f"{self.place} lacks families; {self.remedy}")
-        if not isinstance(facts, dict) or not all(map(_table, facts.values())):
-            raise ShaderError(f"{self.place} lacks facts; {self.remedy}")
-        if wrong := differing(facts):
+        if not isinstance(constants, dict) or not all(map(_table, constants.values())):
+            raise ShaderError(f"{self.place} lacks constants; {self.remedy}")
+        if wrong := differing(constants):
             raise ShaderError(f"{self.place}: {wrong}; {self.remedy}")
         for number, entry in enumerate(entries, 1):
             if not isinstance(entry, dict):
@@ -131,7 +132,10 @@ class Packed:
             unpacked = lzma.LZMADecompressor(memlimit=_MEMORY).decompress(block, start + size)
         except (lzma.LZMAError, EOFError) as error:
             raise ShaderError(f"{archive} is damaged: {name} cannot be unpacked: {error}; {self.remedy}") from error
-        spirv = unpacked[start:]
+        try:
+            spirv = absolute(unpacked[start:])
+        except (ValueError, KeyError) as error:
+            raise ShaderError(f"{archive} is damaged: {name} is no shader: {error!r}; {self.remedy}") from error
         digest = hashlib.sha256(spirv).hexdigest()
         begins = digest[:HASH_DIGITS]
         if begins != entry["sha256"]:

@@ -12,7 +12,7 @@ from ..runtime.interface import DeviceInfo
 from .architecture import identify
 from .choice import Choice, Request
 from .manifest import Manifest, Variant, default_manifest
-from .measured import Verdicts, Winners, check_mode
+from .measured import HOLES, Verdicts, Winners, check_mode
 from .names import DTYPES, OFFERS, matches, serves
 from .shared import extras_in
 
@@ -22,8 +22,8 @@ TABLE_SIZES = (32, 64, 80, 128, 256)
 #: Facts that are no dimension: the table takes a call that fills any device, and copies of float32.
 TABLE_COUNTS = {
     "rows": 1 << 24, "keys": 1 << 16, "outputs": 1 << 24, "from_bits": 32, "to_bits": 32, "bfloat16": 0, "high": 0,
-    "causal": 0, "depth": 1024, "depth_align": 8, "gradient": 0, "sums": 0, "options": 0, "turned": 0,
-    "ragged": 0, "tall": 1,
+    "causal": 0, "depth": 1024, "depth_align": 8, "gradient": 0, "columns": 0, "options": 0, "transposed": 0,
+    "ragged": 0, "tall": 1, "classes": 0,
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ class Registry:
     manifest : Manifest, optional
         The package's own by default.
     prove : callable, optional
-        ``prove(choice, facts)`` runs a variant on small problems and returns what was wrong with its results, or
+        ``prove(choice, problem)`` runs a variant on small problems and returns what was wrong with its results, or
         None. It is called once for each ``Variant.unproven`` variant that would be chosen; without it such variants
         are chosen unless they are known to have failed.
     changed : callable, optional
@@ -88,13 +88,13 @@ class Registry:
         UnsupportedError
             When none can run; names the operation, dtype, architecture, and what each candidate lacks.
         """
-        if request.facts.__class__ is not tuple:
-            request = request._replace(facts=tuple(request.facts.items()))
+        if request.problem.__class__ is not tuple:
+            request = request._replace(problem=tuple(request.problem.items()))
         choice = self._choices.get(request)
         return choice if choice is not None else self._resolve(request)
 
     def _resolve(self, request: Request) -> Choice:
-        facts, failed = dict(request.facts), {}
+        facts, failed = dict(request.problem), {}
         for variant in self._able(request):
             choice = self.choice(variant)
             failure = self._failure(choice, facts)
@@ -102,7 +102,8 @@ class Registry:
                 break
             failed[variant] = failure
         else:
-            raise UnsupportedError(self._miss(request))
+            wrong = failed and request.operation == HOLES
+            raise UnsupportedError(self._wrong(failed) if wrong else self._miss(request))
         for variant, failure in failed.items():
             self._warn(variant, failure, choice.variant)
         if self._lock._is_owned():  # type: ignore[attr-defined]
@@ -117,13 +118,13 @@ class Registry:
 
         A variant whose self-check has not been run counts as one that can.
         """
-        facts = dict(request.facts)
+        facts = dict(request.problem)
         variants = self.manifest.by_operation.get(request.operation, ())
         return [(v, self._lacks(v, request) or _failed(self._known_failure(v, facts))) for v in variants]
 
     def candidates(self, request: Request) -> list[Choice]:
         """Every variant that can serve the request, best first, unproven ones checked."""
-        facts = dict(request.facts)
+        facts = dict(request.problem)
         choices = (self.choice(variant) for variant in self._able(request))
         return [choice for choice in choices if self._failure(choice, facts) is None]
 
@@ -146,19 +147,29 @@ class Registry:
 
     def unchecked(self, variant: Variant, facts: Mapping[str, int]) -> bool:
         """Whether the variant will be checked at first use with these facts."""
-        if not variant.unproven or check_mode() == "off":
+        if not self._is_checked(variant):
             return False
         return self._verdicts.find(variant, self._subgroup(variant)[0], facts) is None
 
+    def _is_checked(self, variant: Variant) -> bool:
+        """Whether a self-check says if the variant can be used: of those on matrix units, and of holes on GPUs.
+
+        Compilers of processors are few, and tests run them; there holes are checked where it is asked for.
+        """
+        mode = check_mode()
+        if variant.operation == HOLES:
+            return mode == "always" or mode == "once" and self.device.kind != "cpu"
+        return variant.unproven and mode != "off"
+
     def _known_failure(self, variant: Variant, facts: Mapping[str, int]) -> str | None:
-        if not variant.unproven or check_mode() == "off":
+        if not self._is_checked(variant):
             return None
         return self._verdicts.find(variant, self._subgroup(variant)[0], facts) or None
 
     def _failure(self, choice: Choice, facts: Mapping[str, int]) -> str | None:
         """What is wrong with a variant's results, checking it if that was not done; None where nothing is."""
         variant, size = choice.variant, choice.subgroup_size
-        if not variant.unproven or check_mode() == "off":
+        if not self._is_checked(variant):
             return None
         with self._proving:  # another thread may be checking the same one
             failure = self._verdicts.find(variant, size, facts)
@@ -172,14 +183,24 @@ class Registry:
                 self._verdicts.keep(variant, size, facts, failure)
         return failure or None
 
+    def _wrong(self, failed: Mapping[Variant, str]) -> str:
+        """What is said where nothing can be used instead of variants that failed."""
+        return "; ".join(
+            f"{variant.name} {_failed(failure)} ({self._driver()}), and without it there are no elementwise "
+            "operations; update the driver, or open another device"
+            for variant, failure in failed.items()
+        )
+
+    def _driver(self) -> str:
+        return f"{self.device.driver} {self.device.driver_version}, {self.device.name}"
+
     def _warn(self, variant: Variant, failure: str, instead: Variant) -> None:
         with self._lock:
             if variant.name in self._warned:
                 return
             self._warned.add(variant.name)
         warnings.warn(
-            f"{variant.name} {_failed(failure)} ({self.device.driver} {self.device.driver_version}, "
-            f"{self.device.name}); {instead.name} is used instead",
+            f"{variant.name} {_failed(failure)} ({self._driver()}); {instead.name} is used instead",
             SelfCheckWarning,
             stacklevel=4,
         )
@@ -287,7 +308,7 @@ class Registry:
         reasons: dict[str, str] = {}
         unchecked: set[str] = set()
         for request, size in zip(requests, sizes, strict=True):
-            facts = dict(request.facts)
+            facts = dict(request.problem)
             found = [(v, self._lacks(v, request) or _failed(self._known_failure(v, facts))) for v in served]
             able = self._ordered((variant for variant, reason in found if reason is None), request)
             unchecked.update(variant.name for variant in able if self.unchecked(variant, facts))
@@ -318,7 +339,7 @@ class Registry:
 
     def _lacks(self, variant: Variant, request: Request) -> str | None:
         """Why the variant cannot serve the request here, or None."""
-        limits, facts = self.device.limits, dict(request.facts)
+        limits, facts = self.device.limits, dict(request.problem)
         if request.prefer is not None and variant.family != request.prefer:
             return f"family {request.prefer} was asked for"
         if variant.dtype != request.dtype:
@@ -381,7 +402,7 @@ class Registry:
         return None, f"it needs subgroups of {wanted}, the device has {offers}"
 
     def _miss(self, request: Request) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in dict(request.facts).items())
+        facts = ", ".join(f"{name} {value}" for name, value in dict(request.problem).items())
         text = (
             f"{request.operation}: no shader for {request.dtype}, model {request.model}"
             f"{', ' + facts if facts else ''} on {self.architecture} ({self.device.name})"

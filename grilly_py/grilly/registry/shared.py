@@ -1,7 +1,7 @@
-"""What kernels and Python share, by name: feature bits, words of headers, values of specialization constants.
+"""What kernels and Python share, by name: feature bits, parameters of options, values of specialization constants.
 
-The shaders state it; ``shader_facts`` is written from them. Before a kernel is used, the sources of a checkout, or a
-wheel's manifest, are compared with it.
+The shaders state it; ``shader_constants`` is written from them. Before a kernel is used, the sources of a checkout, or
+a wheel's manifest, are compared with it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .names import OFFERS
-from .shader_facts import FACTS
+from .shader_constants import CONSTANTS
 
 _FEATURES = {name: name.upper().replace("-", "_") for name in OFFERS}
 # One that shaders lack yet has none: what loads them says so.
-_BITS = {name: int(FACTS["features"][fact]) for name, fact in _FEATURES.items() if fact in FACTS["features"]}
-#: The words of a header of options, in their order.
-HEADER = tuple(name.lower() for name, _ in sorted(FACTS["header"].items(), key=lambda item: item[1]))
+_BITS = {name: int(CONSTANTS["features"][fact]) for name, fact in _FEATURES.items() if fact in CONSTANTS["features"]}
+#: The parameters of a block of options, in their order.
+PARAMETER_NAMES = tuple(name.lower() for name, _ in sorted(CONSTANTS["parameters"].items(), key=lambda item: item[1]))
 
 
 def extras_bits(names: Iterable[str]) -> int:
@@ -30,19 +30,19 @@ def extras_in(bits: int) -> list[str]:
 
 def value(table: str, name: str) -> int:
     """A whole number of a table."""
-    return int(FACTS[table][name])
+    return int(CONSTANTS[table][name])
 
 
 def names_of(table: str) -> dict[str, int]:
     """The whole numbers of a table by their names, in small letters."""
-    return {name.lower(): int(number) for name, number in FACTS[table].items()}
+    return {name.lower(): int(number) for name, number in CONSTANTS[table].items()}
 
 
 def differing(stated: Mapping[str, Mapping[str, int | float]]) -> str:
-    """What of the facts that shaders state is not as this package has it; empty where nothing is."""
-    for table, facts in stated.items():
-        for name, number in facts.items():
-            known = FACTS.get(table, {}).get(name)
+    """What of the constants that shaders state is not as this package has it; empty where nothing is."""
+    for table, constants in stated.items():
+        for name, number in constants.items():
+            known = CONSTANTS.get(table, {}).get(name)
             if known not in (None, number):
                 return f"{name} among the shared {table} is {number} in the shaders and {known} in the package"
     return ""

@@ -10,6 +10,7 @@ import abc
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -67,6 +68,13 @@ class DeviceInfo:
     architecture: str = "generic"
 
 
+class Filling(Protocol):
+    """What fills the holes of a binary. Equal ones make equal binaries, and have equal hashes."""
+
+    def __call__(self, spirv: bytes) -> bytes:
+        """The binary with its holes filled."""
+
+
 @dataclass(frozen=True)
 class ProgramSpec:
     """A shader binary with everything needed to make a pipeline of it. Equal specs share one pipeline.
@@ -88,6 +96,8 @@ class ProgramSpec:
         Specialization constants: id and the 32 bits of its value.
     subgroup_size : int or None
         The subgroup size to request; None leaves it to the driver.
+    filling : Filling or None
+        What fills the binary's holes.
     """
 
     name: str
@@ -97,6 +107,7 @@ class ProgramSpec:
     push_bytes: int
     constants: tuple[tuple[int, int], ...] = ()
     subgroup_size: int | None = None
+    filling: Filling | None = None
 
 
 @dataclass(frozen=True)
@@ -190,13 +201,23 @@ class Capture:
         What was noted down, in its order: dispatches, as (program, bindings, push constants, workgroups, seconds), and
         copies, as (None, source, byte offset, target, byte offset, bytes). Memory is an opaque object, the same one for
         all uses of a buffer. Once the work is over, others of the same results may be put in their place.
+    operations : dict of int to object
+        Which operations some commands are, by their numbers: noted by who records them, who alone knows what they mean.
+    calls : dict of int to object
+        Which calls runs of commands are, by the numbers of the first ones; noted likewise.
     """
 
-    __slots__ = ("active", "commands", "__weakref__")
+    __slots__ = ("active", "commands", "operations", "calls", "__weakref__")
 
     def __init__(self) -> None:
         self.active = False
         self.commands: list[tuple] = []
+        self.operations: dict[int, Any] = {}
+        self.calls: dict[int, Any] = {}
+
+    def room(self, nbytes: int) -> object:
+        """Memory that other commands may have, put in the place of some: it is the graph's own."""
+        raise NotImplementedError
 
     def owns(self, buffer: Buffer) -> bool:
         """Whether the buffer was allocated in the capture."""
@@ -350,6 +371,14 @@ class Runtime(abc.ABC):
         seconds : float
             How long it is expected to take at most. Long recordings are cut into submissions of SUBMISSION_SECONDS.
         """
+
+    def dispatch_together(self, dispatches: Sequence[tuple]) -> None:
+        """Record dispatches, the arguments of ``dispatch`` each: all of them, or none where this raises.
+
+        So of up to 64; more are recorded in several parts. A runtime that runs each at once may have run some.
+        """
+        for arguments in dispatches:
+            self.dispatch(*arguments)
 
     @abc.abstractmethod
     def flush(self) -> None:

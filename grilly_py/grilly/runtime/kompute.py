@@ -100,7 +100,7 @@ class _End(weakref.ref):
 class KomputeProgram(Program):
     """A checked binary as the driver gets it, with its specialization constants in kp's form."""
 
-    __slots__ = ("code", "constants", "push_words")
+    __slots__ = ("code", "constants", "push_words", "__weakref__")
 
     def __init__(self, spec: ProgramSpec, code: bytes, constants: np.ndarray):
         super().__init__(spec)
@@ -181,6 +181,8 @@ class KomputeRuntime(Runtime):
         self._gone: deque[_End] = deque()
         self._pool: OrderedDict[int, _Memory] = OrderedDict()  # by serial, the oldest first: what nobody uses
         self._programs: dict[ProgramSpec, KomputeProgram] = {}
+        #: Those of filled binaries, as long as a plan has them.
+        self._filled: weakref.WeakValueDictionary[ProgramSpec, KomputeProgram] = weakref.WeakValueDictionary()
         self._algorithms: OrderedDict[tuple, object] = OrderedDict()
         self._recordings: OrderedDict[tuple, object] = OrderedDict()
         self._serial = 0
@@ -403,7 +405,8 @@ class KomputeRuntime(Runtime):
         """Check the binary. kp makes pipelines for given buffers, so the driver sees it at the first dispatch, which
         raises ShaderError if it is refused there."""
         with self._working():
-            program = self._programs.get(spec)
+            programs = self._programs if spec.filling is None else self._filled
+            program = programs.get(spec)
             if program is None:
                 if spec.subgroup_size not in (None, self.device.subgroup_size):
                     raise UnsupportedError(
@@ -416,14 +419,14 @@ class KomputeRuntime(Runtime):
                         f"to {self.device.limits['push_bytes']}"
                     )
                 verify(spec)
-                program = self._programs[spec] = KomputeProgram(spec, code_for(self.device, spec), _constants(spec))
+                program = programs[spec] = KomputeProgram(spec, code_for(self.device, spec), _constants(spec))
             return program
 
     def dispatch(self, program, bindings, push, groups, seconds: float = 0.0) -> None:
         with self._working():
             spec = program.spec
             label = spec.name
-            if self._programs.get(spec) is not program:
+            if (self._programs if spec.filling is None else self._filled).get(spec) is not program:
                 raise ValueError(f"{label}: the program belongs to another runtime")
             if len(bindings) != len(spec.access):
                 raise ValueError(f"{label}: expected {len(spec.access)} bindings, and received {len(bindings)}")
@@ -534,6 +537,7 @@ class KomputeRuntime(Runtime):
         self._recordings.clear()
         self._algorithms.clear()
         self._programs.clear()
+        self._filled.clear()
         self._pool.clear()
         self._gone.clear()
         self._all.clear()

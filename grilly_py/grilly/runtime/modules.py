@@ -11,14 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-_HEADER = 5  # words
-NAME, EXT_INST, DECORATE, COPY, PHI, LABEL = 5, 12, 71, 83, 245, 248
+from . import spirv as op
+
 _MEMBER_NAME, _MEMBER_DECORATE, _SPEC_ID = 6, 72, 1
 _ENTRY_POINT, _TYPE_BOOL, _TYPE_INT = 15, 20, 21
 _TRUE, _FALSE, _CONSTANT, _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_OP = 41, 42, 43, 48, 49, 50, 52
-FUNCTION, PARAMETER, FUNCTION_END, CALL, VARIABLE, LOAD, STORE = 54, 55, 56, 57, 59, 61, 62
-LOOP_MERGE, SELECTION_MERGE, BRANCH, IF, SWITCH, RETURN_VALUE, UNREACHABLE = 246, 247, 249, 250, 251, 254, 255
-_ENDS = frozenset((BRANCH, IF, SWITCH, 252, 253, RETURN_VALUE, UNREACHABLE))  # with OpKill and OpReturn
+_ENDS = frozenset((op.BRANCH, op.IF, op.SWITCH, 252, 253, op.RETURN_VALUE, op.UNREACHABLE))  # with OpKill and OpReturn
 OR, AND, SELECT = 166, 167, 169
 _FUNCTION_STORAGE = 7
 
@@ -55,27 +53,9 @@ FOLDED: dict[int, Callable[..., int | bool | None]] = {
     178: lambda a, b: a <= b,  # OpULessThanEqual
     179: lambda a, b: _signed(a) <= _signed(b),  # OpSLessThanEqual
 }
-_FOLDS = frozenset((*FOLDED, OR, AND, SELECT, COPY))
+_FOLDS = frozenset((*FOLDED, OR, AND, SELECT, op.COPY))
 #: What a block is gone through for, in order.
-_EVENTS = _FOLDS | {CALL, LOAD, STORE, RETURN_VALUE}
-
-#: Words of instructions that are no identifiers: a slice of the instruction's words.
-LITERALS = {
-    EXT_INST: slice(4, 5), FUNCTION: slice(3, 4), VARIABLE: slice(3, 4), LOAD: slice(4, None), STORE: slice(3, None),
-    63: slice(3, None), 68: slice(4, 5), 79: slice(5, None), 81: slice(4, None), 82: slice(5, None), 95: slice(5, 6),
-    98: slice(5, 6), 99: slice(4, 5), 342: slice(4, 5), LOOP_MERGE: slice(3, None), SELECTION_MERGE: slice(2, 3),
-    IF: slice(4, None), SWITCH: slice(3, None, 2), **dict.fromkeys(range(349, 365), slice(4, 5)),
-}  # fmt: skip
-#: Instructions of which it is known which words are identifiers: those above, and others that have nothing else.
-_RENAMED = frozenset((
-    *LITERALS, 1, PARAMETER, FUNCTION_END, CALL, 65, 66, 77, 78, 80, COPY, 84, *range(109, 206), *range(224, 228),
-    *range(227, 243), PHI, LABEL, BRANCH, 252, 253, RETURN_VALUE, UNREACHABLE, *range(333, 342), *range(343, 349),
-))  # fmt: skip
-#: Of these, instructions that make nothing.
-NO_RESULT = frozenset((
-    STORE, 63, 99, FUNCTION_END, 224, 225, 226, 228, LOOP_MERGE, SELECTION_MERGE, BRANCH, IF, SWITCH, 252, 253,
-    RETURN_VALUE, UNREACHABLE,
-))  # fmt: skip
+_EVENTS = _FOLDS | {op.CALL, op.LOAD, op.STORE, op.RETURN_VALUE}
 
 
 class Block:
@@ -166,22 +146,22 @@ class Function:
 
     def note(self, opcode: int, words: list[int]) -> None:
         """Note how an instruction uses memory; those of FOLDED use none."""
-        if opcode == PARAMETER or opcode == VARIABLE and len(words) == 4 and words[3] == _FUNCTION_STORAGE:
+        if opcode == op.PARAMETER or opcode == op.VARIABLE and len(words) == 4 and words[3] == _FUNCTION_STORAGE:
             self.stores[words[2]] = 0
             return
-        if opcode == LOAD:
+        if opcode == op.LOAD:
             return
         used = words[1:]
-        if opcode == STORE:
+        if opcode == op.STORE:
             if words[1] in self.stores:
                 self.stores[words[1]] += 1
             used = words[2:3]
-        elif opcode == CALL:
+        elif opcode == op.CALL:
             for place, argument in enumerate(words[4:]):
                 if argument in self.stores:
                     self.handed.setdefault(argument, []).append((words[3], place))
             return
-        elif opcode == RETURN_VALUE:
+        elif opcode == op.RETURN_VALUE:
             return
         for word in used:
             self.stores.pop(word, None)
@@ -203,6 +183,8 @@ class Module(NamedTuple):
         What is made of them: opcode, result, operands.
     about : list of (int, int, int)
         Names and decorations: start, end, and in which block or function what they are of is made; 0: in none.
+    named : set of int
+        What has a name: holes, which stay as they are (linking.py).
     """
 
     words: list[int]
@@ -212,6 +194,7 @@ class Module(NamedTuple):
     known: Mapping[int, int | bool]
     made: list[tuple[int, int, list[int]]]
     about: list[tuple[int, int, int]]
+    named: set[int]
 
     def keeps(self, function: int, place: int) -> bool:
         """Whether a function leaves the memory as it is that a parameter points to."""
@@ -234,12 +217,14 @@ def parsed(spirv: bytes) -> Module:
     known: dict[int, int | bool] = {}
     made: list[tuple[int, int, list[int]]] = []
     about: list[tuple[int, int]] = []
-    integers, entry, at = set(), 0, _HEADER
-    while words[at] & 0xFFFF != FUNCTION:
+    integers, named, entry, at = set(), set(), 0, op.HEADER
+    while words[at] & 0xFFFF != op.FUNCTION:
         opcode, end = words[at] & 0xFFFF, at + (words[at] >> 16)
-        if opcode in (NAME, _MEMBER_NAME, DECORATE, _MEMBER_DECORATE):
+        if opcode in (op.NAME, _MEMBER_NAME, op.DECORATE, _MEMBER_DECORATE):
             about.append((at, end))
-            if opcode == DECORATE and words[at + 2] == _SPEC_ID:
+            if opcode == op.NAME:
+                named.add(words[at + 1])
+            if opcode == op.DECORATE and words[at + 2] == _SPEC_ID:
                 numbers[words[at + 1]] = words[at + 3]
         elif opcode == _ENTRY_POINT:
             entry = words[at + 2]
@@ -256,7 +241,7 @@ def parsed(spirv: bytes) -> Module:
     return Module(
         words, functions, entry,
         {number: (result, known[result].__class__) for result, number in numbers.items() if result in known},
-        known, made, [(start, end, homes.get(words[start + 1], 0)) for start, end in about],
+        known, made, [(start, end, homes.get(words[start + 1], 0)) for start, end in about], named,
     )  # fmt: skip
 
 
@@ -266,40 +251,40 @@ def _parse_functions(words: list[int], at: int, named: set[int], functions: dict
     home, block = 0, Block(0, 0)
     while at < len(words):
         opcode, end = words[at] & 0xFFFF, at + (words[at] >> 16)
-        if opcode == FUNCTION:
+        if opcode == op.FUNCTION:
             home = words[at + 2]
             functions[home] = function = Function(at)
-        elif opcode == LABEL:
+        elif opcode == op.LABEL:
             home = words[at + 1]
             function.blocks[home] = block = Block(home, at)
-        elif opcode == FUNCTION_END:
+        elif opcode == op.FUNCTION_END:
             function.put_in_order()
-        elif opcode == PHI:
+        elif opcode == op.PHI:
             block.phis.append(words[at:end])
             block.body = end
-        elif opcode in (LOOP_MERGE, SELECTION_MERGE):
+        elif opcode in (op.LOOP_MERGE, op.SELECTION_MERGE):
             block.merge = at
-            block.merges = words[at + 1 : at + (3 if opcode == LOOP_MERGE else 2)]
+            block.merges = words[at + 1 : at + (3 if opcode == op.LOOP_MERGE else 2)]
         elif opcode in _ENDS:
             block.last, block.end = at, end
             block.merge = block.merge or at
-            if opcode == BRANCH:
+            if opcode == op.BRANCH:
                 block.to = [words[at + 1]]
-            elif opcode == IF:
+            elif opcode == op.IF:
                 block.to = words[at + 2 : at + 4]
-            elif opcode == SWITCH:
+            elif opcode == op.SWITCH:
                 block.to = [words[at + 2], *words[at + 4 : end : 2]]
-        elif opcode == PARAMETER:
+        elif opcode == op.PARAMETER:
             function.parameters.append(words[at + 2])
         if opcode in _EVENTS:
-            first = 1 if opcode in (STORE, RETURN_VALUE) else 3
+            first = 1 if opcode in (op.STORE, op.RETURN_VALUE) else 3
             block.events.append((opcode, words[at + 2] if first == 3 else 0, words[at + first : end], at))
-        if opcode not in _RENAMED:
+        if opcode not in op.KNOWN:
             function.renamed = False
-        if function.stores and opcode not in FOLDED or opcode == PARAMETER or opcode == VARIABLE:
+        if function.stores and opcode not in FOLDED or opcode == op.PARAMETER or opcode == op.VARIABLE:
             function.note(opcode, words[at:end])
         # Stores have there what they store, which may be a constant.
-        if end - at > 2 and words[at + 2] in named and opcode in _RENAMED and opcode not in NO_RESULT:
+        if end - at > 2 and words[at + 2] in named and opcode in op.KNOWN and opcode not in op.NO_RESULT:
             homes[words[at + 2]] = home
         at = end
     return homes

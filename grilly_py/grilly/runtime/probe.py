@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from ..errors import NoDeviceError, OutOfDeviceMemoryError, UnsupportedError
 from .interface import DeviceInfo
@@ -328,125 +329,24 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     (NVIDIA), ``compute_units``, ``simd_per_compute_unit``, ``wavefront_size`` (AMD), ``shader_cores`` (Arm).
     """
     ffi, lib = load()
-    first = ffi.new("VkPhysicalDeviceProperties *")
-    lib.vkGetPhysicalDeviceProperties(physical, first)
-    api = version(first.apiVersion)
+    told = _told(ffi, lib, physical)
+    first, limits, subgroup = told.first, told.first.limits, told.subgroup
     kind = _KINDS[first.deviceType] if first.deviceType < len(_KINDS) else "other"
     memory_bytes, unified = _memory(ffi, lib, physical, kind)
     family, timestamp_bits = _compute_family(ffi, lib, physical)
-    extensions = _extensions(ffi, lib, physical)
-
-    def has(extension: str) -> bool:
-        return offers(extension, api, extensions)
-
-    modern = api >= (1, 1, 0)  # a Vulkan 1.0 device is listed, with no features; select() refuses it
-    chain = _Chain(ffi, "VkPhysicalDeviceFeatures2", 1000059000)
-    half_storage = chain.add("VkPhysicalDevice16BitStorageFeatures", 1000083000)
-    byte_storage = chain.add("VkPhysicalDevice8BitStorageFeatures", 1000177000, has("VK_KHR_8bit_storage"))
-    small = chain.add("VkPhysicalDeviceShaderFloat16Int8Features", 1000082000, has("VK_KHR_shader_float16_int8"))
-    model = chain.add("VkPhysicalDeviceVulkanMemoryModelFeatures", 1000211000, has("VK_KHR_vulkan_memory_model"))
-    sized = chain.add("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, has("VK_EXT_subgroup_size_control"))
-    matrix = chain.add("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, has("VK_KHR_cooperative_matrix"))
-    brain = chain.add(*BFLOAT16_FEATURES, has("VK_KHR_shader_bfloat16"))
-    workgroups = chain.add(*WORKGROUP_MATRIX_FEATURES, has("VK_NV_cooperative_matrix2"))
-    known = _Chain(ffi, "VkPhysicalDeviceProperties2", 1000059001)
-    identity = known.add("VkPhysicalDeviceIDProperties", 1000071004)
-    subgroup = known.add("VkPhysicalDeviceSubgroupProperties", 1000094000)
-    sizes = known.add("VkPhysicalDeviceMaintenance3Properties", 1000168000)
-    driver = known.add("VkPhysicalDeviceDriverProperties", 1000196000, has("VK_KHR_driver_properties"))
-    range_ = known.add("VkPhysicalDeviceSubgroupSizeControlProperties", 1000225000, has("VK_EXT_subgroup_size_control"))
-    large = known.add("VkPhysicalDeviceMaintenance4Properties", 1000413001, has("VK_KHR_maintenance4"))
-    nvidia = known.add("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", 1000154001, has("VK_NV_shader_sm_builtins"))
-    amd = known.add("VkPhysicalDeviceShaderCorePropertiesAMD", 1000185000, has("VK_AMD_shader_core_properties"))
-    pci = known.add("VkPhysicalDevicePCIBusInfoPropertiesEXT", 1000212000, has("VK_EXT_pci_bus_info"))
-    arm = known.add(
-        "VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM", 1000497001, has("VK_ARM_shader_core_builtins")
-    )
-    if modern:
-        lib.vkGetPhysicalDeviceFeatures2(physical, chain.head)
-        lib.vkGetPhysicalDeviceProperties2(physical, known.head)
-
-    features = {"descriptor-offsets"}
-    if subgroup.supportedStages & _COMPUTE:
-        features |= {name for bit, name in _SUBGROUP_FEATURES.items() if subgroup.supportedOperations & bit}
-    if sized.subgroupSizeControl and sized.computeFullSubgroups and range_.requiredSubgroupSizeStages & _COMPUTE:
-        features.add("subgroup-size-control")
-    if half_storage.storageBuffer16BitAccess:
-        features.add("float16-storage")
-    if small.shaderFloat16:
-        features.add("float16-arithmetic")
-    if byte_storage.storageBuffer8BitAccess:
-        features.add("int8-storage")
+    # glslang gives every module with cooperative matrices the Vulkan memory model.
+    scoped = told.model.vulkanMemoryModel and told.model.vulkanMemoryModelDeviceScope
+    shapes = _matrix_shapes(ffi, lib, instance, physical) if told.matrix.cooperativeMatrix and scoped else ()
+    flexible: tuple[tuple, ...] = ()
+    if shapes and all(getattr(told.workgroups, flag) for flag in WORKGROUP_MATRIX_FLAGS):
+        flexible = _workgroup_matrices(ffi, lib, instance, physical)
+    features = {"descriptor-offsets", *_features(told), *_matrix_features(told, shapes, flexible)}
     if timestamp_bits:
         features.add("timestamps")
-    # glslang gives every module with cooperative matrices the Vulkan memory model.
-    matrices = matrix.cooperativeMatrix and model.vulkanMemoryModel and model.vulkanMemoryModelDeviceScope
-    shapes = _matrix_shapes(ffi, lib, instance, physical) if matrices else ()
-    if shapes:
-        features.add("cooperative-matrix")
-    # The third flag of BFLOAT16_FEATURES.
-    types = {"float16": small.shaderFloat16, "bfloat16": brain.storagePushConstant8}
-    for m, n, k, a, b, c, result, scope in shapes:
-        if a == b and types.get(a) and c == result == "float32" and scope == "subgroup":
-            features.add(f"matrix-{a}-{m}x{n}x{k}")
-    flexible = ()
-    if shapes and all(getattr(workgroups, flag) for flag in WORKGROUP_MATRIX_FLAGS):
-        flexible = _workgroup_matrices(ffi, lib, instance, physical)
-    # Sums in float32, and matrices of float16, which results become before they leave.
-    sums = {
-        c for m, n, k, a, b, c, result, threads in flexible
-        if a == b == "float16" and c == result and threads == 256 and not 64 % m and not 64 % n and not 64 % k
-    }  # fmt: skip
-    if types["float16"] and {"float32", "float16"} <= sums:
-        features.add("workgroup-matrix-float16")
-    if chain.head.features.shaderInt64:
-        features.add("int64-arithmetic")
-    # Processors only, whose drivers have ways of their own to read them: GPUs' buffers keep the usages they have.
-    whole = 16 * first.limits.maxTexelBufferElements >= first.limits.maxStorageBufferRange
-    anywhere = first.limits.minTexelBufferOffsetAlignment <= first.limits.minStorageBufferOffsetAlignment
-    if kind == "cpu" and whole and anywhere:
+    if kind == "cpu" and _reads_texels(limits):
         features.add("texel-buffers")
-    own_driver = first.vendorID == 0x10DE and driver.driverID == 4  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
-    if own_driver:
-        features.add("nvidia-compiler")
-
-    limits = first.limits
     size = subgroup.subgroupSize or 1
-    controlled = "subgroup-size-control" in features
-    properties: dict[str, object] = {
-        "device_type": int(first.deviceType),
-        "driver_id": int(driver.driverID),
-        "device_uuid": bytes(identity.deviceUUID).hex(),
-        "driver_uuid": bytes(identity.driverUUID).hex(),
-        "cache_uuid": bytes(first.pipelineCacheUUID).hex(),
-        "timestamp_period": float(limits.timestampPeriod),
-        "timestamp_bits": timestamp_bits,
-        "queue_family": family,
-        "extensions": extensions,
-        "cooperative_matrix": shapes,
-        "workgroup_matrix": flexible,
-        "memory_model": bool(model.vulkanMemoryModel),
-        "subgroup_operations": int(subgroup.supportedOperations),
-    }
-    if nvidia.shaderSMCount:
-        properties |= {"sm_count": nvidia.shaderSMCount, "warps_per_sm": nvidia.shaderWarpsPerSM}
-    if amd.shaderEngineCount:
-        units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray
-        properties |= {
-            "compute_units": units,
-            "simd_per_compute_unit": amd.simdPerComputeUnit,
-            "wavefront_size": amd.wavefrontSize,
-        }
-    if "VK_EXT_pci_bus_info" in extensions:
-        properties["pci"] = f"{pci.pciDomain:04x}:{pci.pciBus:02x}:{pci.pciDevice:02x}.{pci.pciFunction:x}"
-    if arm.shaderCoreCount:
-        properties["shader_cores"] = arm.shaderCoreCount
-
-    raw = first.driverVersion
-    packed = ".".join(map(str, version(raw)))
-    if own_driver:  # NVIDIA's own driver packs 10, 8, 8 and 6 bits
-        packed = f"{raw >> 22}.{(raw >> 14) & 0xFF}.{(raw >> 6) & 0xFF}"
-    told = ffi.string(driver.driverInfo).decode(errors="replace")
+    sizes = (told.sizes.minSubgroupSize, told.sizes.maxSubgroupSize)
     return DeviceInfo(
         index=index,
         name=ffi.string(first.deviceName).decode(errors="replace"),
@@ -454,29 +354,175 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
         vendor_id=first.vendorID,
         device_id=first.deviceID,
         kind=kind,
-        driver=ffi.string(driver.driverName).decode(errors="replace") or "unknown",
-        driver_version=f"{packed} ({told})" if told and told != packed else packed,
-        api_version=api,
+        driver=ffi.string(told.driver.driverName).decode(errors="replace") or "unknown",
+        driver_version=_driver_version(ffi, told),
+        api_version=told.api,
         subgroup_size=size,
-        subgroup_sizes=(range_.minSubgroupSize, range_.maxSubgroupSize) if controlled else (size, size),
-        limits={
-            "storage_range": limits.maxStorageBufferRange,
-            "offset_alignment": int(limits.minStorageBufferOffsetAlignment),
-            "push_bytes": limits.maxPushConstantsSize,
-            "shared_bytes": limits.maxComputeSharedMemorySize,
-            "invocations": limits.maxComputeWorkGroupInvocations,
-            "group_size": tuple(limits.maxComputeWorkGroupSize),
-            "groups": tuple(limits.maxComputeWorkGroupCount),
-            "allocation": min(n for n in (sizes.maxMemoryAllocationSize, large.maxBufferSize, memory_bytes) if n),
-            "allocations": limits.maxMemoryAllocationCount,
-            "subgroups": range_.maxComputeWorkgroupSubgroups or limits.maxComputeWorkGroupInvocations // size,
-            "bindings": min(limits.maxPerStageDescriptorStorageBuffers, limits.maxDescriptorSetStorageBuffers),
-        },
+        subgroup_sizes=sizes if "subgroup-size-control" in features else (size, size),
+        limits=_limits(told, memory_bytes, size),
         features=frozenset(features),
         memory_bytes=memory_bytes,
         unified=unified,
-        properties=properties,
+        properties={
+            "device_type": int(first.deviceType),
+            "driver_id": int(told.driver.driverID),
+            "device_uuid": bytes(told.identity.deviceUUID).hex(),
+            "driver_uuid": bytes(told.identity.driverUUID).hex(),
+            "cache_uuid": bytes(first.pipelineCacheUUID).hex(),
+            "timestamp_period": float(limits.timestampPeriod),
+            "timestamp_bits": timestamp_bits,
+            "queue_family": family,
+            "extensions": told.extensions,
+            "cooperative_matrix": shapes,
+            "workgroup_matrix": flexible,
+            "memory_model": bool(told.model.vulkanMemoryModel),
+            "subgroup_operations": int(subgroup.supportedOperations),
+            **_vendors_properties(told),
+        },
     )
+
+
+def _told(ffi, lib, physical) -> SimpleNamespace:
+    """What the driver tells of a device: structs of features and properties, by short names.
+
+    A struct that the device does not know is all zeros. ``api`` is the Vulkan version, ``extensions`` their names.
+    """
+    first = ffi.new("VkPhysicalDeviceProperties *")
+    lib.vkGetPhysicalDeviceProperties(physical, first)
+    api, extensions = version(first.apiVersion), _extensions(ffi, lib, physical)
+
+    def has(extension: str) -> bool:
+        return offers(extension, api, extensions)
+
+    chain = _Chain(ffi, "VkPhysicalDeviceFeatures2", 1000059000)
+    known = _Chain(ffi, "VkPhysicalDeviceProperties2", 1000059001)
+    told = SimpleNamespace(
+        first=first, api=api, extensions=extensions, chains=(chain, known), features=chain.head.features,
+        half_storage=chain.add("VkPhysicalDevice16BitStorageFeatures", 1000083000),
+        byte_storage=chain.add("VkPhysicalDevice8BitStorageFeatures", 1000177000, has("VK_KHR_8bit_storage")),
+        small=chain.add("VkPhysicalDeviceShaderFloat16Int8Features", 1000082000, has("VK_KHR_shader_float16_int8")),
+        model=chain.add("VkPhysicalDeviceVulkanMemoryModelFeatures", 1000211000, has("VK_KHR_vulkan_memory_model")),
+        sized=chain.add(
+            "VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, has("VK_EXT_subgroup_size_control")
+        ),
+        matrix=chain.add("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, has("VK_KHR_cooperative_matrix")),
+        brain=chain.add(*BFLOAT16_FEATURES, has("VK_KHR_shader_bfloat16")),
+        workgroups=chain.add(*WORKGROUP_MATRIX_FEATURES, has("VK_NV_cooperative_matrix2")),
+        identity=known.add("VkPhysicalDeviceIDProperties", 1000071004),
+        subgroup=known.add("VkPhysicalDeviceSubgroupProperties", 1000094000),
+        allocations=known.add("VkPhysicalDeviceMaintenance3Properties", 1000168000),
+        driver=known.add("VkPhysicalDeviceDriverProperties", 1000196000, has("VK_KHR_driver_properties")),
+        sizes=known.add(
+            "VkPhysicalDeviceSubgroupSizeControlProperties", 1000225000, has("VK_EXT_subgroup_size_control")
+        ),
+        buffers=known.add("VkPhysicalDeviceMaintenance4Properties", 1000413001, has("VK_KHR_maintenance4")),
+        nvidia=known.add("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", 1000154001, has("VK_NV_shader_sm_builtins")),
+        amd=known.add("VkPhysicalDeviceShaderCorePropertiesAMD", 1000185000, has("VK_AMD_shader_core_properties")),
+        pci=known.add("VkPhysicalDevicePCIBusInfoPropertiesEXT", 1000212000, has("VK_EXT_pci_bus_info")),
+        arm=known.add(
+            "VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM", 1000497001, has("VK_ARM_shader_core_builtins")
+        ),
+    )  # fmt: skip
+    if api >= (1, 1, 0):  # a Vulkan 1.0 device is listed, with no features; select() refuses it
+        lib.vkGetPhysicalDeviceFeatures2(physical, chain.head)
+        lib.vkGetPhysicalDeviceProperties2(physical, known.head)
+    return told
+
+
+def _features(told: SimpleNamespace) -> set[str]:
+    """The features that flags tell of, but for matrices."""
+    subgroup, sized, sizes = told.subgroup, told.sized, told.sizes
+    found = set()
+    if subgroup.supportedStages & _COMPUTE:
+        found |= {name for bit, name in _SUBGROUP_FEATURES.items() if subgroup.supportedOperations & bit}
+    flags = {
+        "subgroup-size-control": sized.subgroupSizeControl and sized.computeFullSubgroups
+        and sizes.requiredSubgroupSizeStages & _COMPUTE,
+        "float16-storage": told.half_storage.storageBuffer16BitAccess,
+        "float16-arithmetic": told.small.shaderFloat16,
+        "int8-storage": told.byte_storage.storageBuffer8BitAccess,
+        "int64-arithmetic": told.features.shaderInt64,
+        "nvidia-compiler": _is_nvidias_own(told),
+    }  # fmt: skip
+    return found | {name for name, flag in flags.items() if flag}
+
+
+def _matrix_features(told: SimpleNamespace, shapes: tuple[tuple, ...], flexible: tuple[tuple, ...]) -> set[str]:
+    """The features of matrix units: of matrices of a subgroup, in ``shapes``, and of a workgroup, ``flexible``."""
+    found = {"cooperative-matrix"} if shapes else set()
+    # The third flag of BFLOAT16_FEATURES.
+    types = {"float16": told.small.shaderFloat16, "bfloat16": told.brain.storagePushConstant8}
+    for m, n, k, a, b, c, result, scope in shapes:
+        if a == b and types.get(a) and c == result == "float32" and scope == "subgroup":
+            found.add(f"matrix-{a}-{m}x{n}x{k}")
+    # Sums in float32, and matrices of float16, which results become before they leave.
+    sums = {
+        c for m, n, k, a, b, c, result, threads in flexible
+        if a == b == "float16" and c == result and threads == 256 and not 64 % m and not 64 % n and not 64 % k
+    }  # fmt: skip
+    if types["float16"] and {"float32", "float16"} <= sums:
+        found.add("workgroup-matrix-float16")
+    return found
+
+
+def _reads_texels(limits) -> bool:
+    """Whether texel buffers reach as far as storage buffers.
+
+    Asked of processors only, whose drivers have ways of their own to read them; GPUs' buffers keep their usages.
+    """
+    whole = 16 * limits.maxTexelBufferElements >= limits.maxStorageBufferRange
+    return whole and limits.minTexelBufferOffsetAlignment <= limits.minStorageBufferOffsetAlignment
+
+
+def _is_nvidias_own(told: SimpleNamespace) -> bool:
+    return told.first.vendorID == 0x10DE and told.driver.driverID == 4  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
+
+
+def _driver_version(ffi, told: SimpleNamespace) -> str:
+    """The driver's version, with its own words behind it where these say something else."""
+    raw = told.first.driverVersion
+    packed = ".".join(map(str, version(raw)))
+    if _is_nvidias_own(told):  # it packs 10, 8, 8 and 6 bits
+        packed = f"{raw >> 22}.{(raw >> 14) & 0xFF}.{(raw >> 6) & 0xFF}"
+    text = ffi.string(told.driver.driverInfo).decode(errors="replace")
+    return f"{packed} ({text})" if text and text != packed else packed
+
+
+def _vendors_properties(told: SimpleNamespace) -> dict[str, object]:
+    """What some drivers tell: numbers of units, and where the device is on its bus."""
+    amd, pci, found = told.amd, told.pci, {}
+    if told.nvidia.shaderSMCount:
+        found |= {"sm_count": told.nvidia.shaderSMCount, "warps_per_sm": told.nvidia.shaderWarpsPerSM}
+    if amd.shaderEngineCount:
+        units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray
+        found |= {
+            "compute_units": units,
+            "simd_per_compute_unit": amd.simdPerComputeUnit,
+            "wavefront_size": amd.wavefrontSize,
+        }
+    if "VK_EXT_pci_bus_info" in told.extensions:
+        found["pci"] = f"{pci.pciDomain:04x}:{pci.pciBus:02x}:{pci.pciDevice:02x}.{pci.pciFunction:x}"
+    if told.arm.shaderCoreCount:
+        found["shader_cores"] = told.arm.shaderCoreCount
+    return found
+
+
+def _limits(told: SimpleNamespace, memory_bytes: int, subgroup_size: int) -> dict:
+    """DeviceInfo.limits."""
+    limits, sizes = told.first.limits, (told.allocations.maxMemoryAllocationSize, told.buffers.maxBufferSize)
+    return {
+        "storage_range": limits.maxStorageBufferRange,
+        "offset_alignment": int(limits.minStorageBufferOffsetAlignment),
+        "push_bytes": limits.maxPushConstantsSize,
+        "shared_bytes": limits.maxComputeSharedMemorySize,
+        "invocations": limits.maxComputeWorkGroupInvocations,
+        "group_size": tuple(limits.maxComputeWorkGroupSize),
+        "groups": tuple(limits.maxComputeWorkGroupCount),
+        "allocation": min(n for n in (*sizes, memory_bytes) if n),
+        "allocations": limits.maxMemoryAllocationCount,
+        "subgroups": told.sizes.maxComputeWorkgroupSubgroups or limits.maxComputeWorkGroupInvocations // subgroup_size,
+        "bindings": min(limits.maxPerStageDescriptorStorageBuffers, limits.maxDescriptorSetStorageBuffers),
+    }
 
 
 def select(devices: Sequence[DeviceInfo], device: int | str | None = None) -> DeviceInfo:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from . import modules as m
+from . import spirv as op
 from .interface import DeviceInfo, ProgramSpec
 from .modules import Block, Function, Module, parsed
 
@@ -23,9 +25,11 @@ Value = int | bool | None
 
 def code_for(device: DeviceInfo, spec: ProgramSpec) -> bytes:
     """The SPIR-V of a program for the device's driver: a processor's gets no more than it needs."""
-    return pruned(spec.spirv, spec.constants) if device.kind == "cpu" else spec.spirv
+    spirv = pruned(spec.spirv, spec.constants) if device.kind == "cpu" else spec.spirv
+    return spirv if spec.filling is None else spec.filling(spirv)
 
 
+@lru_cache(maxsize=32)  # binaries with holes are filled again and again
 def pruned(spirv: bytes, constants: tuple[tuple[int, int], ...]) -> bytes:
     """The module as far as it is reached with these specialization constants (number and 32 bits of each).
 
@@ -66,7 +70,7 @@ class _Pruning:
         """The identifier of a function for known arguments (of pointers what is there), and what it returns if that is
         known."""
         function = self._module.functions[number]
-        if function.renamed:
+        if function.renamed and number not in self._module.named:
             arguments = tuple(
                 value if value is not None and self._module.settled(function, name, 0) else None
                 for name, value in zip(function.parameters, arguments, strict=True)
@@ -100,7 +104,7 @@ class _Pruning:
             at = end
             if home in self._live:
                 pieces.append(spirv[4 * start : 4 * end])
-            if home and module.words[start] & 0xFFFF == m.DECORATE:
+            if home and module.words[start] & 0xFFFF == op.DECORATE:
                 for names in self._renamed:
                     if module.words[start + 1] in names:
                         words = module.words[start:end]
@@ -123,7 +127,7 @@ def _fold(known: dict[int, int | bool], opcode: int, result: int, operands: Sequ
     elif opcode == m.SELECT:
         if values[0] is not None:
             value = values[1 if values[0] else 2]
-    elif opcode == m.COPY:
+    elif opcode == op.COPY:
         value = values[0]
     elif None not in values:
         value = m.FOLDED[opcode](*values)
@@ -163,19 +167,19 @@ class _Reached:
         for phi in block.phis:
             self._fold_phi(block, phi)
         for opcode, result, operands, at in block.events:
-            if opcode == m.LOAD:
+            if opcode == op.LOAD:
                 if operands[0] in known:
                     known[result] = known[operands[0]]
-            elif opcode == m.STORE:
+            elif opcode == op.STORE:
                 memory, stored = operands[:2]
                 if stored in known and module.settled(self._function, memory):
                     known[memory] = known[stored]
-            elif opcode == m.CALL:
+            elif opcode == op.CALL:
                 arguments = tuple(known.get(operand) for operand in operands[1:])
                 self._calls[at], given = self._pruning.call(operands[0], arguments)
                 if given is not None:
                     known[result] = given
-            elif opcode == m.RETURN_VALUE:
+            elif opcode == op.RETURN_VALUE:
                 returned.add(known.get(operands[0]))
             else:
                 _fold(known, opcode, result, operands)
@@ -215,30 +219,30 @@ class _Reached:
                 own = self._ends.get(label, ())
                 at = block.body
                 for opcode, _, _, place in block.events:
-                    if opcode == m.CALL:
+                    if opcode == op.CALL:
                         pieces += [spirv[4 * at : 4 * place + 12], _words((self._calls[place],))]
                         at = place + 4
                 pieces += [spirv[4 * at : 4 * (block.merge if own else block.end)], _words(own)]
             elif label in named:
-                pieces.append(_words((2 << 16 | m.LABEL, label, 1 << 16 | m.UNREACHABLE)))
-        pieces.append(_words((1 << 16 | m.FUNCTION_END,)))
+                pieces.append(_words((2 << 16 | op.LABEL, label, 1 << 16 | op.UNREACHABLE)))
+        pieces.append(_words((1 << 16 | op.FUNCTION_END,)))
         return b"".join(pieces)
 
     def _left(self, phi: list[int], label: int) -> list[int]:
         """A phi's words without the ways that are not taken."""
         ways = [way for way in zip(phi[3::2], phi[4::2], strict=True) if (way[1], label) in self._edges]
-        return [(3 + 2 * len(ways)) << 16 | m.PHI, *phi[1:3], *(word for way in ways for word in way)]
+        return [(3 + 2 * len(ways)) << 16 | op.PHI, *phi[1:3], *(word for way in ways for word in way)]
 
 
 def _taken(words: list[int], block: Block, value: int | bool) -> tuple[tuple[int], tuple[int, ...]]:
     """The block that follows where the condition or selector has this value, and the words that say so."""
     branch = words[block.last : block.end]
-    if branch[0] & 0xFFFF == m.IF:
+    if branch[0] & 0xFFFF == op.IF:
         target = branch[2 if value else 3]
-        return (target,), (2 << 16 | m.BRANCH, target)
+        return (target,), (2 << 16 | op.BRANCH, target)
     target = dict(zip(branch[3::2], branch[4::2], strict=True)).get(value, branch[2])
     # Still a switch: branches within others leave it.
-    return (target,), (*words[block.merge : block.last], 3 << 16 | m.SWITCH, branch[1], target)
+    return (target,), (*words[block.merge : block.last], 3 << 16 | op.SWITCH, branch[1], target)
 
 
 def _words(words: Sequence[int]) -> bytes:
@@ -257,9 +261,9 @@ def _instructions(text: bytes) -> Iterable[tuple[int, list[int]]]:
 def _names(text: bytes) -> Iterable[int]:
     """The identifiers that a function's instructions make."""
     for opcode, words in _instructions(text):
-        if opcode == m.LABEL:
+        if opcode == op.LABEL:
             yield words[1]
-        elif opcode not in m.NO_RESULT:
+        elif opcode not in op.NO_RESULT:
             yield words[2]
 
 
@@ -268,7 +272,7 @@ def _rename(text: bytes, names: dict[int, int]) -> bytes:
     result: list[int] = []
     for opcode, words in _instructions(text):
         renamed = [words[0], *(names.get(word, word) for word in words[1:])]
-        literals = m.LITERALS.get(opcode)
+        literals = op.LITERALS.get(opcode)
         if literals is not None:
             renamed[literals] = words[literals]
         result += renamed

@@ -1,8 +1,8 @@
 """Memory that another interface to the same GPU uses too: what a runtime offers for it, and what it asks of the other.
 
-The other interface, CUDA for one, is the *peer*. It has streams of work of its own. Order between them and the
-runtime's work is kept at the submissions that use shared memory: each comes after what the peer's stream had been given
-before it, and what the stream is given later comes after the submission.
+The other interface, CUDA for one, is the *interop*. It has streams of work of its own. Order between them and the
+runtime's work is kept at the submissions that use shared memory: each comes after what the other interface's stream had
+been given before it, and what the stream is given later comes after the submission.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Place(NamedTuple):
 
 
 class Loan(weakref.ref):
-    """A buffer that is lent to the peer for as long as the object lives that this refers to; made with a callback that
-    appends it to ``Peer.gone``. ``stream`` is the peer's, which may use the buffer until then; ``kept`` is what else
-    lasts as long."""
+    """A buffer that is lent to the other interface for as long as the object lives that this refers to; made with a
+    callback that appends it to ``Interop.gone``. ``stream`` is the other interface's, which may use the buffer until
+    then; ``kept`` is what else lasts as long."""
 
     __slots__ = ("buffer", "stream", "kept")
 
@@ -74,13 +74,13 @@ class Loan(weakref.ref):
     kept: object
 
 
-class Peer(abc.ABC):
+class Interop(abc.ABC):
     """The other interface, called by the runtime, some of it under its lock.
 
     Attributes
     ----------
     gone : deque of Loan
-        Loans that ended. Work that the peer was given before may still use their buffers.
+        Loans that ended. Work that the other interface was given before may still use their buffers.
     timelines : bool
         Whether it can import timeline semaphores.
     """
@@ -94,7 +94,8 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def signal(self, streams: set[int]) -> int:
-        """Have the peer's timeline reach a new value, which this returns, after all that the streams have to do."""
+        """Have the other interface's timeline reach a new value, which this returns, after all that the streams have to
+        do."""
 
     @abc.abstractmethod
     def wait(self, streams: set[int], serial: int) -> None:
@@ -114,7 +115,7 @@ class Peer(abc.ABC):
 
 
 class Sharing(abc.ABC):
-    """What a runtime offers to one peer. All methods may be called from any thread.
+    """What a runtime offers to one other interface. All methods may be called from any thread.
 
     Attributes
     ----------
@@ -131,11 +132,11 @@ class Sharing(abc.ABC):
     timelines: bool
 
     @abc.abstractmethod
-    def join(self, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
+    def connect(self, interop: Interop) -> tuple[Descriptor, Descriptor] | None:
         """Keep order with this peer from now on.
 
-        Returns file descriptors of the runtime's timeline (its submissions) and of the peer's; None where there are
-        none, or the peer takes none. Raises GrillyError where another peer has joined.
+        Returns file descriptors of the runtime's timeline (its submissions) and of the other interface's; None where
+        there are none, or the other interface takes none. Raises GrillyError where another peer has joined.
         """
 
     @abc.abstractmethod
@@ -144,15 +145,16 @@ class Sharing(abc.ABC):
 
     @abc.abstractmethod
     def export(self, block: object) -> Allocation:
-        """The allocation of a ``Place``, for the peer to import."""
+        """The allocation of a ``Place``, for the other interface to import."""
 
     @abc.abstractmethod
     def keep(self, block: object, foreign: object) -> None:
-        """Hold what the peer made of an allocation until the runtime gives the allocation back."""
+        """Hold what the other interface made of an allocation until the runtime gives the allocation back."""
 
     @abc.abstractmethod
     def lend(self, buffer: Any, writer: int | None = None) -> Place:
-        """Where the peer finds a buffer, whose work so far is submitted. From now on order is kept where it is used.
+        """Where the other interface finds a buffer, whose work so far is submitted. From now on order is kept where it
+        is used.
 
         With a ``writer``, a stream, also the submission that comes next is put in order with it, whatever it uses.
 
@@ -164,4 +166,4 @@ class Sharing(abc.ABC):
         """Have the submission that comes next wait for what the stream was given before it is submitted."""
 
 
-__all__ = ["Allocation", "Descriptor", "Loan", "Peer", "Place", "Sharing"]
+__all__ = ["Allocation", "Descriptor", "Loan", "Interop", "Place", "Sharing"]

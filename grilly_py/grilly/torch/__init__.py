@@ -14,6 +14,7 @@ from . import functional
 from .arrays import from_torch, to_torch
 from .attention import attention
 from .cuda import cuda_device, empty
+from .flex import flex_attention
 from .lift import lift
 from .patched import Patched, patched
 from .sdpa import scaled_dot_product_attention
@@ -21,6 +22,6 @@ from .sdpa import scaled_dot_product_attention
 del _torch
 
 __all__ = [
-    "Patched", "attention", "cuda_device", "empty", "from_torch", "functional", "lift", "patched",
+    "Patched", "attention", "cuda_device", "empty", "flex_attention", "from_torch", "functional", "lift", "patched",
     "scaled_dot_product_attention", "to_torch",
 ]  # fmt: skip

@@ -16,7 +16,10 @@ from .operators import attend, attend_at_once, check_gradients, nobody_looks
 from .words import in_torch
 
 NAME = "grilly.torch.attention"
-_WORDS = in_torch(foreign.WORDS)
+_KEYWORDS = in_torch(foreign.KEYWORDS) | {
+    "score_mod": "grilly.torch.flex_attention, which has score_mod",
+    **dict.fromkeys(("mask_mod", "block_mask"), "grilly.torch.flex_attention, which has block_mask"),
+}
 #: No options: what `run` is given where a call says nothing.
 _NO_ARRAYS: dict[str, Any] = dict.fromkeys(
     ("mask", "attn_bias", "alibi_slopes", "t5_table", "sinks", "prefix_len", "q_segments", "k_segments", "seqlens_q",
@@ -181,7 +184,7 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
         When no kernel for the device and dtype exists, and as ``grilly.torch.cuda_device`` for CUDA tensors.
     """
     if unknown:
-        raise foreign.unknown(NAME, unknown, _WORDS)
+        raise foreign.unknown(NAME, unknown, _KEYWORDS)
     q, k, v = in_autocast(q, k, v)
     check_floats(NAME, q=q, k=k, v=v)
     rank = q.dim()

@@ -18,9 +18,9 @@ from ..compute.device.dtypes import dtype_of, is_storable
 from ..compute.device.exchange import exchange_of, provide
 from ..compute.device.tensor import Tensor
 from ..errors import UnsupportedError
-from ..peers.cuda import Cuda
-from ..peers.exchange import PeerExchange, open_exchange
-from ..peers.hip import Hip
+from ..interop.cuda import Cuda
+from ..interop.exchange import InteropExchange, open_exchange
+from ..interop.hip import Hip
 
 _NAMES = (
     "float32", "float16", "bfloat16", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
@@ -29,7 +29,7 @@ _NAMES = (
 _DTYPES: dict[torch.dtype, np.dtype | None] = {}
 
 
-def _open(device: Device) -> PeerExchange:
+def _open(device: Device) -> InteropExchange:
     if not torch.cuda.is_available():
         raise UnsupportedError("PyTorch has no CUDA here (torch.cuda.is_available() is False)")
     torch.cuda.init()
@@ -101,9 +101,9 @@ def empty(
     return give(exchange, default_backend().empty(shape, dtype_for("empty", dtype or torch.get_default_dtype())))
 
 
-def _exchange(backend: Any = None) -> PeerExchange:
+def _exchange(backend: Any = None) -> InteropExchange:
     exchange = exchange_of((default_backend() if backend is None else backend).opened)
-    assert isinstance(exchange, PeerExchange)
+    assert isinstance(exchange, InteropExchange)
     return exchange
 
 
@@ -117,7 +117,7 @@ def dtype_for(operation: str, dtype: torch.dtype) -> np.dtype:
     return found
 
 
-def entered(operation: str, tensor: torch.Tensor, backend: Any = None) -> PeerExchange:
+def entered(operation: str, tensor: torch.Tensor, backend: Any = None) -> InteropExchange:
     """The exchange for a call on CUDA tensors like this one.
 
     Raises TypeError for another GPU than the backend's, UnsupportedError as ``cuda_device``, and RuntimeError while
@@ -137,11 +137,13 @@ def entered(operation: str, tensor: torch.Tensor, backend: Any = None) -> PeerEx
         )
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(f"{operation}: PyTorch is capturing a CUDA graph, which cannot hold grilly's work")
-    exchange.peer.begin()
+    exchange.interop.begin()
     return exchange
 
 
-def taken(exchange: PeerExchange, tensor: torch.Tensor, operation: str = "grilly.torch", copy: bool = False) -> Tensor:
+def taken(
+    exchange: InteropExchange, tensor: torch.Tensor, operation: str = "grilly.torch", copy: bool = False
+) -> Tensor:
     """A dense CUDA tensor as a Tensor: over the same memory where it is shared, else, or with ``copy``, a copy there.
 
     Its gradient is the caller's affair.
@@ -151,37 +153,39 @@ def taken(exchange: PeerExchange, tensor: torch.Tensor, operation: str = "grilly
     dtype = dtype_for(operation, tensor.dtype)
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj()
-    shape, steps, pointer = tuple(tensor.shape), tensor.stride(), tensor.data_ptr()
+    shape, strides, pointer = tuple(tensor.shape), tensor.stride(), tensor.data_ptr()
     if not copy:
-        found = exchange.over(tensor.untyped_storage().data_ptr(), pointer, shape, dtype, steps)
+        found = exchange.over(tensor.untyped_storage().data_ptr(), pointer, shape, dtype, strides)
         if found is not None:
             return found
-    stream = exchange.peer.current()
-    if not tensor.is_contiguous() and not _dense(shape, steps):
+    stream = exchange.interop.current()
+    if not tensor.is_contiguous() and not _dense(shape, strides):
         made = exchange.device.empty(shape, dtype)
         give(exchange, made).copy_(tensor)  # PyTorch gathers the elements on their way
         return made
-    return exchange.copied(pointer, tensor.numel() * dtype.itemsize, shape, dtype, steps, stream)
+    return exchange.copied(pointer, tensor.numel() * dtype.itemsize, shape, dtype, strides, stream)
 
 
-def copied(exchange: PeerExchange, tensor: torch.Tensor) -> Tensor:
+def copied(exchange: InteropExchange, tensor: torch.Tensor) -> Tensor:
     """A copy of a CUDA tensor on the GPU."""
     return taken(exchange, tensor, "from_torch", copy=True)
 
 
-def _dense(shape: tuple[int, ...], steps: tuple[int, ...]) -> bool:
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether the elements fill their memory without gaps, in any order of the axes."""
     expected = 1
-    for step, extent in sorted((step, extent) for extent, step in zip(shape, steps, strict=True) if extent != 1):
-        if step != expected:
+    for stride, extent in sorted(
+        (stride, extent) for extent, stride in zip(shape, strides, strict=True) if extent != 1
+    ):
+        if stride != expected:
             return False
         expected *= extent
     return True
 
 
-def give(exchange: PeerExchange, tensor: Tensor) -> torch.Tensor:
+def give(exchange: InteropExchange, tensor: Tensor) -> torch.Tensor:
     """A Tensor as a CUDA tensor over the same memory; PyTorch's current stream comes after the work that makes it."""
-    return torch._C._from_dlpack(exchange.give(tensor, exchange.peer.current()))
+    return torch._C._from_dlpack(exchange.give(tensor, exchange.interop.current()))
 
 
 __all__ = ["copied", "cuda_device", "dtype_for", "empty", "entered", "give", "taken"]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..compute.device.tensor import Tensor
-from ..peers.exchange import PeerExchange
+from ..interop.exchange import InteropExchange
 from .arrays import array_of, check_dense, tensor_of, to_torch
 from .compiled import uncompiled
 from .cuda import entered, give, taken
@@ -86,7 +86,7 @@ def _stays(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _given(name: str, value: Any, exchange: PeerExchange | None) -> Any:
+def _given(name: str, value: Any, exchange: InteropExchange | None) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_given(name, item, exchange) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

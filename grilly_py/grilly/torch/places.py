@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..compute.device.tensor import Tensor
-from ..peers.exchange import PeerExchange
+from ..interop.exchange import InteropExchange
 from .arrays import array_of, tensor_of
 from .cuda import entered, give, taken
 
@@ -83,7 +83,7 @@ class Host:
 class Gpu(Host):
     """CUDA tensors, as Tensors over the same memory or copies on the GPU; an option's may be on the CPU."""
 
-    def __init__(self, exchange: PeerExchange):
+    def __init__(self, exchange: InteropExchange):
         self._exchange = exchange
 
     def array(self, tensor: torch.Tensor) -> Any:

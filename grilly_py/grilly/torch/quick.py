@@ -14,7 +14,7 @@ import torch
 
 from ..compute.backend import default_backend
 from ..compute.device.tensor import Tensor
-from ..peers.exchange import PeerExchange
+from ..interop.exchange import InteropExchange
 from .cuda import dtype_for, entered, give
 from .operators import nobody_looks
 
@@ -36,7 +36,7 @@ def learn(known: tuple, options: dict[str, Any]) -> None:
         _known.popitem(last=False)
 
 
-def again(operation: str, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor], known: tuple) -> torch.Tensor | None:
+def cached(operation: str, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor], known: tuple) -> torch.Tensor | None:
     """The result of a call that is known and that nothing of PyTorch's looks at; else None. Raises as ``entered``."""
     options = _known.get(known)
     query, key, value = given
@@ -56,7 +56,7 @@ def again(operation: str, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
         return give(exchange, attend(*found, **options))
     if sum(tensor.numel() for tensor in given) * dtype.itemsize > STAGED_BYTES:
         return None
-    place = (exchange.peer.current(), query.dtype, query.shape, key.shape, value.shape)
+    place = (exchange.interop.current(), query.dtype, query.shape, key.shape, value.shape)
     # Taken out while it is in use: another thread makes its own.
     staged = exchange.staged.pop(place, None) or _stage(exchange, given)
     torch._foreach_copy_(staged[0], given)
@@ -67,7 +67,7 @@ def again(operation: str, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     return result
 
 
-def _stage(exchange: PeerExchange, given: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[Tensor]]:
+def _stage(exchange: InteropExchange, given: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[Tensor]]:
     dtype = dtype_for("staging", given[0].dtype)
     mine = [exchange.device.empty(tuple(tensor.shape), dtype) for tensor in given]
     with torch.inference_mode(False):  # a tensor of that mode could not be written to outside it

@@ -17,7 +17,7 @@ from .words import in_torch
 
 NAME = "grilly.torch.scaled_dot_product_attention"
 #: What `attention` beside it has, it has for PyTorch's tensors.
-_WORDS = in_torch(foreign.SDPA_WORDS)
+_KEYWORDS = in_torch(foreign.SDPA_KEYWORDS)
 
 
 def scaled_dot_product_attention(
@@ -79,13 +79,13 @@ def scaled_dot_product_attention(
     keys that have the largest of them: beside it a score is lost, as in PyTorch.
     """
     if unknown:
-        raise foreign.unknown(NAME, unknown, _WORDS)
+        raise foreign.unknown(NAME, unknown, _KEYWORDS)
     query, key, value, attn_mask = in_autocast(query, key, value, plain_mask(attn_mask, query))
     known = None
     if attn_mask is None and not dropout_p and type(query) is type(key) is type(value) is torch.Tensor:
         if query.is_cuda and not torch.compiler.is_compiling() and (scale is None or type(scale) is float):
             known = quick.key_of(query, key, value, is_causal, scale, enable_gqa)
-            found = quick.again(NAME, (query, key, value), known)
+            found = quick.cached(NAME, (query, key, value), known)
             if found is not None:
                 return found
     check_floats(NAME, query=query, key=key, value=value)
@@ -98,33 +98,38 @@ def scaled_dot_product_attention(
     lead, kv_lead = _leading(query, key, value, bool(enable_gqa))
     length, keys = query.shape[-2], key.shape[-2]
     q, k, v = _four(query, lead), _four(key, kv_lead), _four(value, kv_lead)
-    options: dict[str, Any] = {
-        "scale": 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale, "lowest_is_never": False,
-    }  # fmt: skip
-    if attn_mask is not None:
-        mask = _mask(attn_mask, lead, (length, keys))
-        differentiable = mask.requires_grad and torch.is_grad_enabled()
-        options["attn_bias" if differentiable else "mask"] = mask
-    if is_causal:
-        # From the top left. No query sees keys from `length` on; with less keys, the diagonal is moved from the
-        # bottom right, where grilly has it.
-        if keys > length:
-            k, v = k[:, :, :length], v[:, :, :length]
-        if keys < length:
-            options["right"] = length - keys
-        else:
-            options["causal"] = True
-    if dropout_p == 1.0:
-        kept = {name: options[name] for name in ("scale", "attn_bias") if name in options}  # a bias has a gradient of 0
-        options = {"mask": torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=q.device), **kept}
-    elif dropout_p:
-        options.update(dropout_p=float(dropout_p), dropout_seed=drop_seed())
+    scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
+    options = _options(lead, (length, keys), attn_mask, scale, dropout_p, bool(is_causal), q.device)
+    if is_causal and keys > length:  # no query sees keys from `length` on
+        k, v = k[:, :, :length], v[:, :, :length]
     out = run(q, k, v, False, **options)[0]
     if known is not None and q is query and k is key and v is value:
         right = options.get("right")
         window = {} if right is None else {"window_size": (None, right)}
         quick.learn(known, {"scale": options["scale"], "causal": options.get("causal", False), **window})
     return out if len(lead) == 2 else out.reshape(*lead, length, value.shape[-1])
+
+
+def _options(
+    lead: tuple[int, ...], extent: tuple[int, int], attn_mask: torch.Tensor | None, scale: float, dropout_p: float,
+    is_causal: bool, device: torch.device,
+) -> dict[str, Any]:  # fmt: skip
+    """Keyword arguments of `run`; ``extent`` is (L, S). Causal keys beyond L are the caller's to cut off."""
+    length, keys = extent
+    options: dict[str, Any] = {"scale": scale, "lowest_is_never": False}
+    if attn_mask is not None:
+        mask = _mask(attn_mask, lead, extent)
+        differentiable = mask.requires_grad and torch.is_grad_enabled()
+        options["attn_bias" if differentiable else "mask"] = mask
+    if is_causal:
+        # The diagonal begins at the top left. With less keys than queries, grilly has it at the bottom right.
+        options |= {"right": length - keys} if keys < length else {"causal": True}
+    if dropout_p == 1.0:
+        kept = {name: options[name] for name in ("scale", "attn_bias") if name in options}  # a bias has a gradient of 0
+        return {"mask": torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=device), **kept}
+    if dropout_p:
+        options |= {"dropout_p": float(dropout_p), "dropout_seed": drop_seed()}
+    return options
 
 
 def _leading(

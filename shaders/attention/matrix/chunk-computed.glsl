@@ -1,4 +1,4 @@
-// A chunk where a rule bends scores (COMPUTED), before the second barrier of a tile and after it: as chunk-retry.glsl, but where
+// A chunk where a rule changes scores (COMPUTED), before the second barrier of a tile and after it: as chunk-retry.glsl, but where
 // scores are known to be too large for what is done at first, that is left out. They always are in the first tile, whose weights
 // a maximum is yet to be found for.
 

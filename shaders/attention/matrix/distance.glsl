@@ -11,11 +11,11 @@
 
 // What T5's table has for a distance.
 float by_bucket(int distance, int reach) {
-    uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
-    return uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]);
+    uint bucket = extra_data[parameter(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
+    return uintBitsToFloat(extra_data[parameter(T5_TABLE) + bucket * parameter(T5_ROW) + x_head]);
 }
 
-// Where nothing but the distance bends scores, a tile may lie on one side of the diagonal as a whole (T5: so far from it that
+// Where nothing but the distance changes scores, a tile may lie on one side of the diagonal as a whole (T5: so far from it that
 // the table has one number for all). What is added is then a part that a row's scores have in common, and with ALiBi one that
 // a column's have. The row's moves its running maximum, once for all tiles on a side; to the column's the products are added.
 // So such tiles are clear.
@@ -29,7 +29,7 @@ int lean_reach;  // keys from a row on which a side begins
 
 void begin_leaning() {
     if (!leans()) return;
-    lean_reach = on(ALIBI) ? 0 : int(word(T5_REACH));
+    lean_reach = on(ALIBI) ? 0 : int(parameter(T5_REACH));
     level_left = on(ALIBI) ? x_slope : by_bucket(-lean_reach, lean_reach) * LOG2_E;
     level_right = on(ALIBI) ? -x_slope : by_bucket(lean_reach, lean_reach) * LOG2_E;
     // What products are added to has to leave them their bits.
@@ -85,7 +85,7 @@ void add_by_distance(uint first_key, float factor) {
         [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] = slope * abs(from + float(n / 2u * 8u + n % 2u));
     }
     if (on(T5)) {
-        int reach = int(word(T5_REACH));
+        int reach = int(parameter(T5_REACH));
         if (least >= reach || most <= -reach) {
             float one = by_bucket(least, reach);
             [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] += one;

@@ -1,7 +1,7 @@
 // Fetch: a tile's words of k, from the array into the registers of the threads that will store them; and what fetches values.
 
 // Rows past the last one are read as copies of it, columns past the head are zeros. Nobody stores such a query row,
-// mask_scores and hide_scores overrule such a key, and such a value is multiplied by zero or, if it is not finite, taken out.
+// mask_scores and apply_mask_mod overrule such a key, and such a value is multiplied by zero or, if it is not finite, taken out.
 uvec4 fetch_key(uint first_key, uint e) {
     uint column = 8u * (e % D8), key = min(first_key + KEY_AT(e / D8), end - 1u);
     if (HEAD_DIM < DIM && column >= HEAD_DIM) return uvec4(0u);

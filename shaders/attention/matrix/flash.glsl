@@ -26,14 +26,14 @@
 //   SPLIT          q, k, v and o are float32 and every factor is split into two float16 parts: flash-split.glsl, which has a
 //                  few more defines. Otherwise they are 16-bit
 //   EXTRAS         what attention/extras.glsl has is offered: tiles-options.glsl and the like. Not with SPLIT
-//   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: hide-lanes.glsl and the like. With
+//   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: mask-mod-lanes.glsl and the like. With
 //                  ORDER, BUFFERS 1 or 2
 //   ENDS           beside EXTRAS: sinks, each sample's own rows and keys, and a mask are all that is offered. As they do nothing
 //                  to a score that every row sees, all else is as without EXTRAS: options-ends.glsl
-//   COMPUTED       beside ENDS: the soft-cap and ALiBi are offered as well, which bend scores by a rule: step-computed.glsl.
+//   COMPUTED       beside ENDS: the soft-cap and ALiBi are offered as well, which change scores by a rule: step-computed.glsl.
 //                  With ORDER 1, RETRY and BUFFERS up to 3
-//   SHARED_KEYS    the keys of a tile of rows are shared out among several workgroups, whose results are float32
-//                  (shares.glsl), and its rows may be of several heads (members.glsl). Not with EXTRAS or SPLIT; MERGE is 0
+//   SPLIT_KV    the keys of a tile of rows are split among several workgroups, whose results are float32
+//                  (split-kv.glsl), and its rows may be of several heads (packed-gqa.glsl). Not with EXTRAS or SPLIT; MERGE is 0
 //
 // The sizes:
 //   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape; MATRIX_M * MATRIX_N / SUBGROUP must be 8, and MATRIX_K a multiple of 8;
@@ -60,16 +60,16 @@
 //                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
 //   WHOLE_ROWS                     defined where rows of q and o pass through shared memory a whole row fragment at a time,
 //                                  which takes SUBGROUPS MATRIX_M (DIM / 8 + 1) words of 16 bytes. With ORDER and Q_SHARED 0,
-//                                  not with SPLIT or SHARED_KEYS, nor with EXTRAS other than ENDS
+//                                  not with SPLIT or SPLIT_KV, nor with EXTRAS other than ENDS
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 //   APART                          with EXTRAS: rows that an additive mask mixes nearly everywhere may be of another dispatch
 //   DRAWN_TOGETHER                 with EXTRAS: random generators that an invocation runs side by side for dropout (1)
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
 
-// Options that change scores, and all that may hide keys.
+// Options that change scores, and all that may mask keys.
 #if defined(EXTRAS) && !defined(TILED) && !defined(ENDS)
-#define BENDING
+#define SCORE_MODS
 #endif
 
 #include "sizes.glsl"
@@ -100,7 +100,7 @@
 #else
 #include "options-none.glsl"
 #endif
-#include "members.glsl"
+#include "packed-gqa.glsl"
 #include "state.glsl"
 
 // Fetch and store tiles and queries (flash-split.glsl has its own).
@@ -118,23 +118,23 @@
 #include "queries.glsl"
 #endif
 
-// Hide keys, and multiply queries by the others.
+// mask_mod, and multiply queries by the others.
 #include "key-factor.glsl"
 #if defined(TILED)
-#include "hide-lanes.glsl"
-#elif defined(BENDING)
+#include "mask-mod-lanes.glsl"
+#elif defined(SCORE_MODS)
 #include "tiles-options.glsl"
-#include "see.glsl"
-#include "hide-options.glsl"
+#include "visible-keys.glsl"
+#include "mask-mod-options.glsl"
 #if ORDER == 1
-#include "bend-quads.glsl"
+#include "score-mod-quads.glsl"
 #else
-#include "bend.glsl"
+#include "score-mod.glsl"
 #endif
 #else
-#include "hide.glsl"
+#include "mask-mod.glsl"
 #ifdef COMPUTED
-#include "bend-computed.glsl"
+#include "score-mod-computed.glsl"
 #endif
 #endif
 #include "multiply.glsl"
@@ -156,7 +156,7 @@
 #define VALUES_NAME multiply_values
 #define WEIGHTS_NAME make_weights
 #include "weights.glsl"
-#ifdef BENDING
+#ifdef SCORE_MODS
 #undef VALUES_NAME
 #undef WEIGHTS_NAME
 #define DROPPED
@@ -169,7 +169,7 @@
 // A chunk of a tile, a tile, and the loop over tiles.
 #if defined(TILED)
 #include "step-lanes.glsl"
-#elif defined(BENDING)
+#elif defined(SCORE_MODS)
 #include "step-options.glsl"
 #elif defined(COMPUTED)
 #include "step-computed.glsl"
@@ -185,16 +185,16 @@
 #endif
 #if defined(TILED)
 #include "tile-lanes.glsl"
-#elif defined(BENDING)
+#elif defined(SCORE_MODS)
 #include "tile-options.glsl"
 #else
 #include "tile-plain.glsl"
 #endif
 #include "store.glsl"
-#include "again.glsl"
+#include "recompute.glsl"
 #if defined(TILED)
 #include "loop-lanes.glsl"
-#elif defined(BENDING)
+#elif defined(SCORE_MODS)
 #include "loop-options.glsl"
 #elif defined(COMPUTED)
 #include "loop-computed.glsl"

@@ -1,6 +1,6 @@
 // The form for NVIDIA's element order.
 
-#ifdef BENDING
+#ifdef SCORE_MODS
 #define FOURS (uint(FEATURES / ADDED_FOURS) & 1u)
 #endif
 #include "quads.glsl"

@@ -1,4 +1,4 @@
-// The loop over tiles, where a rule bends scores: clear tiles, and mixed ones, which some row does not see or which lie beside the
+// The loop over tiles, where a rule changes scores: clear tiles, and mixed ones, which some row does not see or which lie beside the
 // diagonal. With ALiBi first mixed tiles, then clear ones, from the diagonal to the left and from there to the right: so scores
 // become smaller from tile to tile, and weights hardly ever are too large (RETRY).
 
@@ -6,11 +6,11 @@
 #error "COMPUTED needs RETRY, NVIDIA's order, and a barrier at the end of a tile's first half"
 #endif
 
-// Keys of clear tiles: those before left_end, which distances bend on their left side, and from right_from to clear.
+// Keys of clear tiles: those before left_end, which distances change on their left side, and from right_from to clear.
 uint left_end, right_from, clear_tiles, mixed_tiles;
 void find_clear() {
     clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + SHIFT + 1, 0, int(end)));
-    HIDE_FROM_BLIND(min(first_row + ROWS, QUERIES) - 1u, clear, 0u)
+    MASK_FROM_BLIND(min(first_row + ROWS, QUERIES) - 1u, clear, 0u)
     if (MASK != 0 || (DEPENDS_ON_DISTANCE && !leans())) clear = 0u;
     clear -= clear % KEYS;
     left_end = right_from = 0u;

@@ -2,7 +2,7 @@
 
 void main() {
 #include "loop-ends.glsl"
-    TAKE_SHARE
+    TAKE_SPLIT
     FIND_SCALE
 
     if (thread == 0u) poisoned = 0u;
@@ -22,8 +22,8 @@ void main() {
     clear = 0u;
     if (MASK == 0) {
         clear = CAUSAL == 0 ? end : uint(clamp(int(QUERY_OF(first_row)) + SHIFT + 1, 0, int(end)));
-        HIDE_FROM_BLIND(min(first_row + ROWS, QUERIES) - 1u, clear, 0u)
-        clear -= clear % KEYS;  // shares begin with whole tiles
+        MASK_FROM_BLIND(min(first_row + ROWS, QUERIES) - 1u, clear, 0u)
+        clear -= clear % KEYS;  // splits begin with whole tiles
     }
     uint first_key = BEGIN;
     BEGIN_TILES

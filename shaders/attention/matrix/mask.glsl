@@ -1,4 +1,4 @@
-// Hide: keys by a mask, whose numbers are also added to scores.
+// mask_mod: keys by a mask, whose numbers are also added to scores.
 
 // Scores under a mask, multiplied by a factor that makes them base 2; minus infinity where a key is hidden, whatever the product was.
 void mask_scores(uint first_key, float factor) {

@@ -2,7 +2,7 @@
 // is one word of bits. What is read is under way before the products, what follows from indices is found after them.
 //
 // The including shader has `s`, scores of CHUNK keys (at most 32) in accumulators of ELEMENTS, my_row(), and team_row(), the
-// subgroup's first row. narrow-bend.glsl bends the scores.
+// subgroup's first row. narrow-score-mod.glsl changes the scores.
 
 #include "tiles-options.glsl"
 
@@ -13,17 +13,17 @@ uint held_row() { return min(my_row(), QUERIES - 1u); }
 
 void read_places() {
     if (MASK_IS_BITS) {
-        bit_row = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD) + held_row() * word(MASK_BITS_ROW);
+        bit_row = parameter(MASK_BITS) + batch * parameter(MASK_BITS_BATCH) + head * parameter(MASK_BITS_HEAD) + held_row() * parameter(MASK_BITS_ROW);
     }
     if (on(BLOCKS)) {
-        block_row = 4u * word(BLOCK_MAP) + x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD)
-                  + (x_first_row + held_row()) / word(BLOCK_Q) * word(BLOCK_ROW);
+        block_row = 4u * parameter(BLOCK_MAP) + x_batch * parameter(BLOCK_BATCH) + x_head * parameter(BLOCK_HEAD)
+                  + (x_first_row + held_row()) / parameter(BLOCK_Q) * parameter(BLOCK_ROW);
     }
 }
 
 // The block's byte in the map, for a key.
 bool sees_block(uint key) {
-    uint at = block_row + (x_first_key + key) / word(BLOCK_KV);
+    uint at = block_row + (x_first_key + key) / parameter(BLOCK_KV);
     return (extra_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u;
 }
 
@@ -49,15 +49,15 @@ uint read_bits(uint first_key) {
         }
     }
     bool by_key = MASK == MASK_BOOLEAN && !MASK_IS_BITS && !fours, by_block = on(BLOCKS);
-    if (on(BLOCKS) && (word(BLOCK_KV) | x_first_key) % CHUNK == 0u) {
+    if (on(BLOCKS) && (parameter(BLOCK_KV) | x_first_key) % CHUNK == 0u) {
         by_block = false;
         if (!sees_block(min(first_key, last))) bits = 0u;
     }
     if (by_key || by_block || on(SEGMENTS)) {
         uint q_id = 0u, k_ids = 0u;
         if (on(SEGMENTS)) {
-            q_id = extra_data[word(Q_SEGMENTS) + x_batch * word(Q_SEGMENTS_BATCH) + x_first_row + held_row()];
-            k_ids = word(K_SEGMENTS) + x_batch * word(K_SEGMENTS_BATCH) + x_first_key;
+            q_id = extra_data[parameter(Q_SEGMENTS) + x_batch * parameter(Q_SEGMENTS_BATCH) + x_first_row + held_row()];
+            k_ids = parameter(K_SEGMENTS) + x_batch * parameter(K_SEGMENTS_BATCH) + x_first_key;
         }
         uint hidden = 0u;
         [[dont_unroll]] for (uint n = 0u; n < CHUNK; n += 8u) {
@@ -88,7 +88,7 @@ uint range_bits(uint first_key) {
 }
 
 // Minus infinity for hidden keys, whatever their scores were.
-void hide_scores(uint bits) {
+void apply_mask_mod(uint bits) {
     [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
         [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
             uint kept = uint(bitfieldExtract(int(bits), int(8u * f + e), 1));
@@ -106,7 +106,7 @@ uint find_kept(uint first_key) {
         uvec4 words = philox(counter, drop_seed());
         uint sixteen = 0u;
         [[dont_unroll]] for (uint w = 0u; w < 4u; ++w) {  // one after another: registers are few
-            sixteen |= kept_four(words.x, words.y, word(KEEP_BELOW)) << 4u * w;
+            sixteen |= kept_four(words.x, words.y, parameter(KEEP_BELOW)) << 4u * w;
             words = words.yzwx;
         }
         kept |= n < off ? sixteen >> off : sixteen << n - off;

@@ -1,20 +1,20 @@
 // Which tile of keys comes next, where tiles have classes (attention-tiles.comp).
 
-// Words of the header, after those of extras.glsl: where in tiles_data a mask made bits is.
-// facts: header
+// Parameters, after those of extras.glsl: where in tiles_data a mask made bits is.
+// constants: parameters
 const uint MASK_BITS = 47u, MASK_BITS_BATCH = 48u, MASK_BITS_HEAD = 49u, MASK_BITS_ROW = 50u;
 
 uint tiles_from, tiles_kept, tiles_seen;  // classes of SUBGROUP tiles from this one on, a bit each
 uint tile_ahead;                  // the class of one of the SUBGROUP tiles after these
-bool next_seen;                   // whether the class of the tile that next_tile() found is TILE_SEEN
+bool next_seen;                   // whether the class of the tile that next_tile() found is TILE_FULL
 
 // One tile a lane, a group ahead of its use, so that nobody waits for classes.
 void fetch_tiles(uint from) {
     tile_ahead = tile_class(batch, head, first_row / ROWS, min(from + lane, (end - 1u) / KEYS));
 }
 void read_tiles(uint from) {
-    tiles_kept = subgroupOr(uint(tile_ahead != TILE_HIDDEN) << lane);
-    tiles_seen = subgroupOr(uint(tile_ahead == TILE_SEEN) << lane);
+    tiles_kept = subgroupOr(uint(tile_ahead != TILE_EMPTY) << lane);
+    tiles_seen = subgroupOr(uint(tile_ahead == TILE_FULL) << lane);
     tiles_from = from;
     fetch_tiles(from + SUBGROUP);
 }

@@ -17,8 +17,8 @@
 uvec4 held_k[PER_THREAD(KEYS * D8)];
 uvec4 held_v[HELD_VALUES];
 
-// Eight columns of a row of the result, and for again.glsl two.
-#ifdef SHARED_KEYS
+// Eight columns of a row of the result, and for recompute.glsl two.
+#ifdef SPLIT_KV
 #define STORE_EIGHT(low, high) \
     if (row < QUERIES && column < VALUE_DIM) { \
         o_data[(place + column) >> 2] = floatBitsToUint(low); \
@@ -46,7 +46,7 @@ uvec4 held_v[HELD_VALUES];
     o_data[(place + column) >> 3][column / 2u % 4u] = pack_pair(result);
 #endif
 
-// For again.glsl: a row of q times a key, and two neighbouring columns of v.
+// For recompute.glsl: a row of q times a key, and two neighbouring columns of v.
 #define ADD_DOT(sum) \
     [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 8u) { \
         uvec4 a = q_data[(q_place + d) >> 3], b = k_data[(k_base + K_PLACE(key) + d) >> 3]; \

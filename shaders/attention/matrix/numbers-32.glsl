@@ -26,7 +26,7 @@
         } \
     }
 
-// For again.glsl: a row of q times a key, and two neighbouring columns of v and o, the first even.
+// For recompute.glsl: a row of q times a key, and two neighbouring columns of v and o, the first even.
 #define PAIR(data, at) vec2(data[(at) >> 2][(at) % 4u], data[(at) >> 2][(at) % 4u + 1u])
 #define ADD_DOT(sum) \
     [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 4u) { \

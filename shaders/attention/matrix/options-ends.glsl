@@ -31,7 +31,7 @@ void find_ends(uint batch, uint head) {
 #define KEY_START key_start()
 #define KEYS_SEEN(first_row, last_row) visible_keys(first_row, last_row)
 // Of a row that sees no key `keys` becomes `none`.
-#define HIDE_FROM_BLIND(row, keys, none) if (on(LENGTHS) && row >= ROWS_SEEING) keys = none;
+#define MASK_FROM_BLIND(row, keys, none) if (on(LENGTHS) && row >= ROWS_SEEING) keys = none;
 bool causal_allows(uint row, uint key) { return CAUSAL == 0 || int(key) <= int(row) + SHIFT; }
 
 #define ANYWHERE false
@@ -46,13 +46,13 @@ bool causal_allows(uint row, uint key) { return CAUSAL == 0 || int(key) <= int(r
 #define SINK_AND_DROP(decay) SINK(decay)
 #define UNSINK(share, decay) share *= decay;
 
-// For again.glsl.
+// For recompute.glsl.
 #define VISIBLE_KEYS(row) KEYS_SEEN(row, row)
 #define FIND_SEEN(row, key)
 #define SEEN(key) key < visible
 #ifdef COMPUTED
-#define BEND(score) if (BENDS) score = bend(score, row, key);
+#define SCORE_MOD(score) if (HAS_SCORE_MOD) score = score_mod(score, row, key);
 #else
-#define BEND(score)
+#define SCORE_MOD(score)
 #endif
 #define DROP(p)

@@ -8,7 +8,7 @@ uint clear;  // keys before this one are seen by every row of the workgroup
 #define KEY_START 0u
 #define SHIFT pc.causal_shift
 #define KEYS_SEEN(first_row, last_row) visible_keys(QUERY_OF(last_row))
-#define HIDE_FROM_BLIND(row, keys, none)
+#define MASK_FROM_BLIND(row, keys, none)
 #define ROWS_SEEING QUERIES
 
 #define ANYWHERE false
@@ -22,9 +22,9 @@ uint clear;  // keys before this one are seen by every row of the workgroup
 #define SINK_AND_DROP(decay)
 #define UNSINK(share, decay)
 
-// For again.glsl.
+// For recompute.glsl.
 #define VISIBLE_KEYS(row) KEYS_SEEN(row, row)
 #define FIND_SEEN(row, key)
 #define SEEN(key) key < visible
-#define BEND(score)
+#define SCORE_MOD(score)
 #define DROP(p)

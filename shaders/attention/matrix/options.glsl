@@ -13,15 +13,15 @@
     if (on(DROPOUT)) decay *= number(KEEP_SCALE);
 #define UNSINK(share, decay) share *= decay;
 
-// For again.glsl.
+// For recompute.glsl.
 #define VISIBLE_KEYS(row) visible_keys(row, row)
 #ifdef TILED
 #define FIND_SEEN(row, key) \
-    bool seen = key < visible && sees(row, key); \
-    if (seen) seen = tile_class(batch, head, row / ROWS, key / KEYS) != TILE_HIDDEN;
+    bool seen = key < visible && mask_mod(row, key); \
+    if (seen) seen = tile_class(batch, head, row / ROWS, key / KEYS) != TILE_EMPTY;
 #else
-#define FIND_SEEN(row, key) bool seen = key < visible && sees(row, key);
+#define FIND_SEEN(row, key) bool seen = key < visible && mask_mod(row, key);
 #endif
 #define SEEN(key) seen
-#define BEND(score) if (BENDS) score = bend(score, row, key);
-#define DROP(p) if (on(DROPOUT) && p != 0.0) p *= kept_share(row, key);
+#define SCORE_MOD(score) if (HAS_SCORE_MOD) score = score_mod(score, row, key);
+#define DROP(p) if (on(DROPOUT) && p != 0.0) p *= dropout_factor(row, key);

@@ -16,7 +16,7 @@
 #define COLUMN_HELD(r) LANE_COLUMN(lane)
 #define COLUMN_PAST(e) COLUMN_AFTER(e)
 
-#if defined(BENDING) || defined(TURN_SHARED)
+#if defined(SCORE_MODS) || defined(TURN_SHARED)
 // Scratch memory is needed beside a tile.
 #define SCRATCH_START Q_END
 #define SHARED_VECTORS (Q_END + SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))

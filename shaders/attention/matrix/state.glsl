@@ -17,12 +17,12 @@ SUMS o_frag[RF][VF];
     thread = subgroup * SUBGROUP + lane; \
     head = gl_WorkGroupID.y; \
     batch = gl_WorkGroupID.z;
-#ifdef SHARED_KEYS
-#include "shares.glsl"
+#ifdef SPLIT_KV
+#include "split-kv.glsl"
 #else
 #define BEGIN 0u
 #define OUT_BATCH batch
-#define TAKE_SHARE
+#define TAKE_SPLIT
 // Under a causal mask later rows see more keys: the longest workgroups start first.
 #if defined(ORDER) && !defined(TRANSPOSED)
 #include "../longest-first.glsl"

@@ -1,4 +1,4 @@
-// What is done with the scores of a chunk before their weights are made, where a rule bends them (COMPUTED).
+// What is done with the scores of a chunk before their weights are made, where a rule changes them (COMPUTED).
 //
 // At first as if scores were small (begin_seen). Beside the diagonal ALiBi is added to them; elsewhere products begin with its
 // part within 16 keys, and weights have the rest (lean_fragment). The soft-cap is a factor of each, a polynomial in its square.
@@ -7,12 +7,12 @@
 // Whether the soft-cap is a polynomial at first: where nothing is done to scores after it.
 #define CAPPED_LATE (on(SOFT_CAP) && !on(ALIBI) && MASK == 0)
 #define LEANS_LATE(masked) (leans() && !masked)
-#define FACTOR (MASK != 0 ? 1.0 : masked && !on(SOFT_CAP) && BENDS ? BENT_FACTOR : SCORE_SCALE)
-#define AGAIN_FACTOR (MASK != 0 ? 1.0 : (masked || on(SOFT_CAP)) && BENDS ? BENT_FACTOR : SCORE_SCALE)
+#define FACTOR (MASK != 0 ? 1.0 : masked && !on(SOFT_CAP) && HAS_SCORE_MOD ? MODIFIED_FACTOR : SCORE_SCALE)
+#define AGAIN_FACTOR (MASK != 0 ? 1.0 : (masked || on(SOFT_CAP)) && HAS_SCORE_MOD ? MODIFIED_FACTOR : SCORE_SCALE)
 
-void hide_or_mask(uint first_key, bool masked) {
-    if (MASK != 0) mask_scores(first_key, BENDS ? BENT_FACTOR : SCORE_SCALE);
-    else if (masked) hide_scores(first_key);
+void mask_or_bias(uint first_key, bool masked) {
+    if (MASK != 0) mask_scores(first_key, HAS_SCORE_MOD ? MODIFIED_FACTOR : SCORE_SCALE);
+    else if (masked) apply_mask_mod(first_key);
 }
 void begin_seen(uint first_key, uint chunk, bool masked) {
     if (LEANS_LATE(masked)) begin_leaning_scores(first_key + chunk);
@@ -20,7 +20,7 @@ void begin_seen(uint first_key, uint chunk, bool masked) {
     add_scores(chunk);
     if (CAPPED_LATE) note_sizes();
     else if (masked && on(ALIBI)) add_by_distance(first_key + chunk, SCORE_SCALE / LOG2_E);
-    hide_or_mask(first_key + chunk, masked);
+    mask_or_bias(first_key + chunk, masked);
 }
 void see_again(uint first_key, uint chunk, bool masked) {
     if (LEANS_LATE(masked)) lean_scores(first_key + chunk);
@@ -32,5 +32,5 @@ void see_again(uint first_key, uint chunk, bool masked) {
         factor = 1.0;
     }
     if (masked && on(ALIBI)) add_by_distance(first_key + chunk, factor);
-    hide_or_mask(first_key + chunk, masked);
+    mask_or_bias(first_key + chunk, masked);
 }

@@ -1,5 +1,5 @@
 // What is done with the scores of a chunk before their weights are made, with classes of tiles and a mask alone: products are
-// added to what hides keys.
+// added to what masks keys.
 
 #define SCALED false
 #define FACTOR (masked && SCALED ? 1.0 : SCORE_SCALE)
@@ -10,7 +10,7 @@
 #define MULTIPLY_VALUES(chunk) multiply_values(chunk, FACTOR);
 
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
-    if (masked) hide_scores(first_key, chunk);
+    if (masked) apply_mask_mod(first_key, chunk);
 }
 
 void begin_seen(uint first_key, uint chunk, bool masked, bool read) {

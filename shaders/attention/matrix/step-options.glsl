@@ -1,6 +1,6 @@
 // What is done with the scores of a chunk before their weights are made, with what attention/extras.glsl has.
 
-#define FACTOR ((masked || BENT) && SCALED ? BENT_FACTOR : SCORE_SCALE)
+#define FACTOR ((masked || MODIFIED) && SCALED ? MODIFIED_FACTOR : SCORE_SCALE)
 #define SEEN_LATER true
 #define FORGET_TESTS
 #define MULTIPLY_VALUES(chunk) \
@@ -8,9 +8,9 @@
     else multiply_values(chunk, FACTOR);
 
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
-    if ((masked || BENT) && SCALED) bend_scores(first_key + chunk);
-    if (masked || BENT) FETCH_AHEAD(chunk + CHUNK < KEYS ? first_key + chunk + CHUNK : tile_after)
-    if (masked) hide_scores(first_key, chunk, read);
+    if ((masked || MODIFIED) && SCALED) apply_score_mod(first_key + chunk);
+    if (masked || MODIFIED) FETCH_AHEAD(chunk + CHUNK < KEYS ? first_key + chunk + CHUNK : tile_after)
+    if (masked) apply_mask_mod(first_key, chunk, read);
 }
 
 void begin_seen(uint first_key, uint chunk, bool masked, bool read) {

@@ -6,7 +6,7 @@ void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     if (masked && MASK_IS_BITS && read) fetch_mask(first_key);
     store_keys(K_AT);
     fetch_values(first_key);
-    if (masked) seen = find_seen(first_key, HIDES && read);
+    if (masked) seen = find_seen(first_key, HAS_MASK_MOD && read);
     barrier();
     if (seen && on(DROPOUT)) find_kept(first_key);  // here, where registers are many
     if (seen) begin_chunk(first_key, 0u, masked, read);
@@ -14,7 +14,7 @@ void add_tile(uint first_key, uint next_key, bool masked, bool read) {
 #if BUFFERS == 1
     barrier();
 #endif
-    store_values(V_AT, masked || BENT);
+    store_values(V_AT, masked || MODIFIED);
     fetch_keys(next_key);
     barrier();
     if (seen) {

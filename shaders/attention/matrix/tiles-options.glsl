@@ -1,6 +1,6 @@
 // Which tiles of keys count, and how much must be done to their scores, with what attention/extras.glsl has.
 //
-// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys; where no score is bent, the same
+// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys; where no score is modified, the same
 // code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
 // bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
 // segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. Where a key is hidden its score
@@ -10,12 +10,12 @@
 // lanes that hold the elements, a chunk at a time, or where nobody knows who holds which through the scratch memory, a
 // fragment at a time.
 
-// Whether what is read hides keys, whether something is added to scores that must be read, and whether the scores of tiles
+// Whether what is read masks keys, whether something is added to scores that must be read, and whether the scores of tiles
 // that are not clear are scaled to base 2 before their maximum is taken.
-#define HIDES (MASK == MASK_BOOLEAN || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
+#define HAS_MASK_MOD (MASK == MASK_BOOLEAN || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
 #define MASK_IS_BITS (MASK == MASK_BOOLEAN && on(TILES))
 #define ADDS (MASK == MASK_ADDED || (FEATURES & (BIAS | T5)) != 0)
-#define SCALED (MASK == MASK_ADDED || BENDS)
+#define SCALED (MASK == MASK_ADDED || HAS_SCORE_MOD)
 
 #include "masks/mask-bits.glsl"
 
@@ -28,7 +28,7 @@ uint clear_from, clear_to;        // every row of the workgroup sees all keys be
 uint find_tile(uint first_key) {
     if (on(TILES)) return next_tile(first_key);
     next_seen = true;
-    if (HIDES) next_seen = false;
+    if (HAS_MASK_MOD) next_seen = false;
     return first_key;
 }
 
@@ -39,21 +39,21 @@ bool is_apart() {
     uint tiles = (end + KEYS - 1u) / KEYS, mixed = 0u;
     [[dont_unroll]] for (uint from = 0u; from < tiles; from += SUBGROUP) {  // as many turns for every lane
         uint class_ = tile_class(batch, head, first_row / ROWS, min(from + lane, tiles - 1u));
-        mixed += from + lane < tiles && class_ == TILE_MIXED ? 1u : 0u;
+        mixed += from + lane < tiles && class_ == TILE_PARTIAL ? 1u : 0u;
     }
     return (8u * subgroupAdd(mixed) >= 7u * tiles) == on(TILES);
 }
 #endif
 
-// Whether indices hide no key of a tile from any row of the workgroup.
+// Whether indices mask no key of a tile from any row of the workgroup.
 bool is_inside(uint first_key) { return first_key >= clear_from && first_key + KEYS <= clear_to; }
 
-bool leans();  // bend.glsl or bend-quads.glsl
+bool leans();  // score-mod.glsl or score-mod-quads.glsl
 bool leans_as_whole(uint first_key);
 
 // Whether more is done to the scores of every tile than hiding keys. Without classes that is so of any tile under an additive
 // mask: what is known when compiling leaves out what is not needed.
-#define BENT ((BENDS && !leans()) || on(DROPOUT) || (MASK == MASK_ADDED && !on(TILES)))
+#define MODIFIED ((HAS_SCORE_MOD && !leans()) || on(DROPOUT) || (MASK == MASK_ADDED && !on(TILES)))
 
 // Whether no key of a tile is hidden from any row of the workgroup but by what is added to scores.
 bool is_clear(uint first_key) {

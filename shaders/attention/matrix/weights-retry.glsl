@@ -13,7 +13,7 @@ float part[RF][SLOTS];  // this invocation's part of the sum of the chunk's weig
 float least_weight = LEAST_FIRST;  // of the next chunk: 0 after the first
 
 #ifdef COMPUTED
-// Of scores that lean, and that the soft-cap is still to bend: bend-computed.glsl has FACTOR_OF and LEVEL_OF.
+// Of scores that lean, and that the soft-cap is still to change: score-mod-computed.glsl has FACTOR_OF and LEVEL_OF.
 void make_weights(float factor, bool leaning, bool capped) {
 #else
 #define FACTOR_OF(score) factor

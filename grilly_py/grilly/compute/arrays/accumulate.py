@@ -6,18 +6,15 @@ from collections.abc import Sequence
 
 from ...registry import Registry, Request
 from ...registry.shared import names_of
-from ..device.caches import Kept
-from ..device.device import Device, DeviceFacts
+from ..device.call import call
+from ..device.device import DeviceFacts
 from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, run
 from ..device.tensor import Tensor, contiguous_strides
 from .axes import fewest_axes
 from .map import emit
 from .operations import code, spec
 from .promotion import FLOAT32, INT32, INT64, kind_of
 
-#: Plans of accumulations.
-PLANS: Kept[tuple, Ready] = Kept("plans of accumulations", 256)
 _AXES = 4
 _MOST = 2**30  # terms, and elements with three words each that fit a binding
 
@@ -50,22 +47,17 @@ def accumulated(how: str, x: Tensor, index: Tensor, terms: Tensor, axis: int) ->
     Tensor
         The same to the bit in each run.
     """
-    device: Device = x._storage.device
-    (found,) = run(device, PLANS, plan, (how, axis), (x.contiguous(), index, terms))
-    device.runtime.flush()
-    return found
+    return call(x._storage.device, plan, (how, axis), (x.contiguous(), index, terms))[0]
 
 
 def _walked(x: Tensor, index: Tensor, terms: Tensor, axis: int) -> tuple[list[int], list[list[int]]]:
     """Extents, and strides of the index, the terms and x, C order and the axis left out."""
-    steps = list(contiguous_strides(x.shape))
-    steps[axis] = 0
-    return fewest_axes(terms.shape, [index._steps, terms._steps, tuple(steps)])
+    strides = list(contiguous_strides(x.shape))
+    strides[axis] = 0
+    return fewest_axes(terms.shape, [index._strides, terms._strides, tuple(strides)])
 
 
-def plan(
-    given: tuple[str, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry
-) -> Plan:
+def plan(given: tuple[str, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
     """The dispatches of an accumulation."""
     how, axis = given
     numbers = names_of("accumulation")
@@ -74,30 +66,32 @@ def plan(
     floating = kind_of(x.dtype) == "floating"
     wide = FLOAT32 if floating else INT64 if x.dtype == INT64 else INT32
     result = planner.empty(x.shape, wide)
-    state = planner.empty((3 * x.size,), INT32, zero=True)
+    state = planner.empty(((3 if how == "add" else 1) * x.size,), INT32)
     choice = registry.resolve(Request("accumulate", "float32"))
-    extents, steps = _walked(x, index, terms, axis)
+    extents, strides = _walked(x, index, terms, axis)
     extents = [1] * (_AXES - len(extents)) + extents
-    steps = [[0] * (_AXES - len(step)) + step for step in steps]
+    strides = [[0] * (_AXES - len(stride)) + stride for stride in strides]
     words: dict = {
-        "size": x.size, "x_offset": At(x), "index_offset": At(index), "terms_offset": At(terms), "y_offset": At(result),
-        "step": contiguous_strides(x.shape)[axis], "extent": x.shape[axis], "share": terms.size.bit_length(),
+        "x_offset": At(x), "index_offset": At(index), "terms_offset": At(terms), "y_offset": At(result),
+        "stride": contiguous_strides(x.shape)[axis], "extent": x.shape[axis], "share": terms.size.bit_length(),
     }  # fmt: skip
     words |= {f"e_{number}": extent for number, extent in enumerate(extents)}
-    for name, step in zip("ita", steps, strict=True):
-        words |= {f"{name}_{number}": value % 2**32 for number, value in enumerate(step)}
+    for name, stride in zip("ita", strides, strict=True):
+        words |= {f"{name}_{number}": value % 2**32 for number, value in enumerate(stride)}
     arrays = {"x": x, "index": index, "terms": terms, "state": state, "y": result}
-    for stage in ("scales", "terms", "result"):
+    counts = (("nothing", -(-state.size // numbers["cleared"])), ("scales", terms.size), ("terms", terms.size),
+              ("result", x.size))  # fmt: skip
+    for stage, count in counts:
         if stage == "scales" and not (floating and how == "add"):
             continue
-        count = x.size if stage == "result" else terms.size
         groups, stripe = -(-count // choice.threads), choice.tile["stripe"]
         constants = {"TYPE_X": code(x.dtype), "TYPE": code(terms.dtype), "INDEX": code(index.dtype),
                      "REDUCTION": numbers[how], "STAGE": numbers[stage]}  # fmt: skip
-        planner.dispatch(choice, constants, arrays, words | {"count": count},
+        size = state.size if stage == "nothing" else x.size
+        planner.dispatch(choice, constants, arrays, words | {"count": count, "size": size},
                          (min(groups, stripe), -(-groups // stripe), 1), count)  # fmt: skip
     if wide == x.dtype:
         return planner.plan(result)
     narrow = planner.empty(x.shape, x.dtype)
-    emit(planner, registry, spec("copy", wide, x.dtype), narrow, [result, None, None], [ALIGN_MOST, None, None])
+    emit(planner, registry, spec("copy", wide, x.dtype), narrow, [result], [ALIGN_MOST])
     return planner.plan(narrow)

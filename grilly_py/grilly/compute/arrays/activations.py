@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..device.arguments import check_float, finish
+from ..device.call import call
 from ..device.device import Device
-from ..device.record import again
 from ..device.tensor import Tensor
 from .axes import axis_of, two_parts
-from .map import PLANS, mapped
+from .map import plan, words
 from .operations import spec
+from .promotion import FLOAT32
 from .shapes import concat
 
+#: In which numbers of activations are told.
+_NUMBERS = spec("relu", FLOAT32)
 _APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
@@ -23,8 +28,13 @@ def gelu_of(operation: str, approximate) -> str:
     return _APPROXIMATIONS[approximate]
 
 
-def apply(device: Device, operation: str, name: str, **arrays):
-    """The operation ``name`` of operations.NUMBERS on arrays of one shape and floating dtype, by their names.
+def apply(device: Device, operation: str, name: str, numbers: Sequence[float] = (), **arrays):
+    """The activation, or derivative, ``name`` of arrays of one shape and floating dtype, given by their names.
+
+    Parameters
+    ----------
+    numbers : sequence of float
+        The numbers of the activation's record. They are not rounded to 16 bits.
 
     Raises
     ------
@@ -34,21 +44,21 @@ def apply(device: Device, operation: str, name: str, **arrays):
         For differing shapes, or tensors of different backends.
     """
     given = tuple(arrays.values())
-    operands = (*given, *(None,) * (3 - len(given)))
-    if all(array.__class__ is Tensor for array in given):
-        # Like an earlier call, which passed the checks?
-        found = again(device, PLANS, (spec(name, given[0].dtype),), operands)
-        if found is not None:
-            device.runtime.flush()
-            return found[0]
-    dtype = check_float(operation, **arrays)
-    first, *others = arrays
-    for other in others:
-        if tuple(arrays[other].shape) != tuple(given[0].shape):
-            raise ValueError(f"{operation}: {other} has shape {tuple(arrays[other].shape)} and {first} "
-                             f"{tuple(given[0].shape)}; expected one shape")  # fmt: skip
-    sent = tuple(None if array is None else device.borrow(array) for array in operands)
-    return finish(device, mapped(device, spec(name, dtype), sent), *given)
+    dtype = given[0].dtype if given[0].__class__ is Tensor else check_float(operation, **arrays)
+
+    def check(*operands) -> None:
+        check_float(operation, **arrays)
+        first, *others = arrays
+        for other in others:
+            if tuple(arrays[other].shape) != tuple(given[0].shape):
+                raise ValueError(f"{operation}: {other} has shape {tuple(arrays[other].shape)} and {first} "
+                                 f"{tuple(given[0].shape)}; expected one shape")  # fmt: skip
+
+    live: tuple = ()
+    for value in numbers:
+        live += words(_NUMBERS, value)
+    asked = spec(name, dtype, None, tuple(range(len(given), len(given) + len(numbers))))
+    return call(device, plan, (asked,), given, check, live)[0]
 
 
 def halves(device: Device, operation: str, input, dim) -> tuple[Tensor, Tensor, int]:
@@ -78,14 +88,14 @@ def glu_backward(device: Device, grad_output, input, dim):
         raise ValueError(f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected {gate.shape}")
     grad = device.borrow(grad_output)
     by_value = apply(device, name, "sigmoid", gate=gate, grad_output=grad)
-    by_gate = apply(device, name, "sigmoid_slope", gate=gate, grad_output=grad, value=value)
+    by_gate = apply(device, name, "sigmoid_derivative", gate=gate, grad_output=grad, value=value)
     return finish(device, concat((by_value, by_gate), axis), grad_output, input)
 
 
 def gated_backward(device: Device, operation: str, name: str, grad_output, gate, up):
     """The gradients of ``activation(gate) * up`` by gate and up."""
     arrays = {"gate": gate, "grad_output": grad_output}
-    by_gate = apply(device, operation, f"{name}_slope", **arrays, up=up)
+    by_gate = apply(device, operation, f"{name}_derivative", **arrays, up=up)
     by_up = apply(device, operation, name, **arrays)
     if not isinstance(by_gate, np.ndarray) and isinstance(by_up, np.ndarray):
         by_up = device.tensor(by_up)

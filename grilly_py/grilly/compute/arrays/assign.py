@@ -6,17 +6,13 @@ import math
 from collections.abc import Sequence
 
 from ...registry import Registry
-from ..device.caches import Kept
+from ..device.call import run
 from ..device.device import Device, DeviceFacts
 from ..device.plan import Layout, Plan, Planner
-from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .map import mapped
 from .operations import spec
-from .put import Counted, emit_put
-
-#: Plans of assignments.
-PLANS: Kept[tuple, Ready] = Kept("plans of assignments", 1024)
+from .scatter import Counted, emit_scatter
 
 
 def assign(device: Device, target: Tensor, values: Tensor) -> None:
@@ -26,8 +22,8 @@ def assign(device: Device, target: Tensor, values: Tensor) -> None:
     """
     if target.size:
         if values._storage is target._storage:
-            values = mapped(device, spec("copy", values.dtype), (values, None, None))
-        run(device, PLANS, plan, (None,), (values, None, target))
+            values = mapped(device, spec("copy", values.dtype), (values,))
+        run(device, plan, (None,), (values, None, target))
 
 
 def scatter(device: Device, target: Tensor, index: Tensor, values: Tensor) -> None:
@@ -47,12 +43,12 @@ def scatter(device: Device, target: Tensor, index: Tensor, values: Tensor) -> No
         return
     # What is read lies where nothing is written.
     values, index = (
-        mapped(device, spec("copy", x.dtype), (x, None, None)) if x._storage is target._storage else x
+        mapped(device, spec("copy", x.dtype), (x,)) if x._storage is target._storage else x
         for x in (values, index)
     )
     places = index._selected((slice(None), *(None,) * (target.ndim - 1)))
-    rows = target._view(shape, (0, *target._steps[1:]))
-    run(device, PLANS, plan, (Counted(target._steps[0], target.shape[0], False),), (values, places, rows))
+    rows = target._view(shape, (0, *target._strides[1:]))
+    run(device, plan, (Counted(target._strides[0], target.shape[0], False),), (values, places, rows))
 
 
 def plan(
@@ -62,5 +58,5 @@ def plan(
     planner = Planner(facts, layouts)
     x, index, y = planner.inputs
     index = None if index is None else index.broadcast_to(y.shape)
-    emit_put(planner, registry, x.broadcast_to(y.shape), y, index, *given)
+    emit_scatter(planner, registry, x.broadcast_to(y.shape), y, index, *given)
     return planner.plan()

@@ -14,24 +14,24 @@ def axis_of(name: str, axis, ndim: int) -> int:
     return place % ndim
 
 
-def fewest_axes(shape: tuple[int, ...], steps: list) -> tuple[list[int], list[list[int]]]:
+def fewest_axes(shape: tuple[int, ...], strides: list) -> tuple[list[int], list[list[int]]]:
     """Extents, and strides of each operand, with axes joined where all operands allow it."""
     axes: list[tuple[int, tuple[int, ...]]] = []
     for axis, extent in enumerate(shape):
         if extent == 1:
             continue
-        own = tuple(step[axis] for step in steps)
-        if axes and axes[-1][1] == tuple(extent * step for step in own):
+        own = tuple(stride[axis] for stride in strides)
+        if axes and axes[-1][1] == tuple(extent * stride for stride in own):
             axes[-1] = (axes[-1][0] * extent, own)
         else:
             axes.append((extent, own))
-    axes = axes or [(1, (0,) * len(steps))]
+    axes = axes or [(1, (0,) * len(strides))]
     return [extent for extent, _ in axes], [list(column) for column in zip(*(own for _, own in axes), strict=True)]
 
 
 def longest_axis(tensor: Tensor) -> int:
     """The axis along which a view reaches farthest in memory; -1 where it is one element repeated."""
-    reach = [abs(step) * (extent - 1) for extent, step in zip(tensor.shape, tensor._steps, strict=True)]
+    reach = [abs(stride) * (extent - 1) for extent, stride in zip(tensor.shape, tensor._strides, strict=True)]
     return reach.index(max(reach)) if any(reach) else -1
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from ..device.copy import copied_again, copy
+from ...registry import Registry
+from ..device.call import call
+from ..device.copy import emit_copy
+from ..device.device import DeviceFacts
 from ..device.dtypes import is_float
-from ..device.plan import ALIGN_MOST
+from ..device.plan import Layout, Plan, Planner
 from ..device.tensor import Tensor, contiguous_strides
 from .axes import fewest_axes
-from .elementwise import cast
-from .map import AXES, DEEP_AXES
+from .elementwise import converts
+from .map import AXES, DEEP_AXES, emit
 from .transpose import axes_of
 
 
@@ -24,17 +29,32 @@ def convert(tensor: Tensor, dtype: np.dtype) -> Tensor:
     UnsupportedError
         When the device cannot for arrays of this size or these strides.
     """
-    done = copied_again(tensor, dtype)
-    if done is not None:
-        return done
-    device = tensor._storage.device
-    large = max(tensor._storage.nbytes, tensor.size * dtype.itemsize) > device.facts.storage_range
-    if large or tensor.is_contiguous or dtype == tensor.dtype and axes_of(device.facts, tensor, ALIGN_MOST) is not None:
-        return cast(tensor, dtype, copy=True)  # at the memory's speed
-    if dtype.itemsize <= 4 and (dtype == tensor.dtype or is_float(dtype) and is_float(tensor.dtype)) and (
-        tensor.dtype.itemsize == 4 or device.sixteen_bits and tensor.dtype.itemsize == 2
-    ):  # fmt: skip
-        axes, _ = fewest_axes(tensor.shape, [tensor._steps, contiguous_strides(tensor.shape)])
-        if not AXES < len(axes) <= DEEP_AXES:  # copy would make a dispatch for each place of those before the last four
-            return copy(tensor, dtype)  # of any number of axes
-    return cast(tensor, dtype, copy=True)
+    return call(tensor._storage.device, plan, (dtype,), (tensor,))[0]
+
+
+def plan(given: tuple[np.dtype], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``convert``: of the copy kernel, or of the elementwise one."""
+    (dtype,) = given
+    planner = Planner(facts, layouts)
+    (tensor,) = planner.inputs
+    asked, result = converts(tensor.dtype, dtype), planner.empty(tensor.shape, dtype)
+    if result.size and _is_for_copy(tensor, layouts[0], dtype, facts, registry):
+        emit_copy(planner, registry, tensor, result)
+    elif result.size:
+        emit(planner, registry, asked, result, [tensor], [layouts[0].offset])
+    return planner.plan(result)
+
+
+def _is_for_copy(tensor: Tensor, layout: Layout, dtype: np.dtype, facts: DeviceFacts, registry: Registry) -> bool:
+    """Whether the copy kernel takes the array and is the faster one: it copies strided arrays of any number of axes."""
+    size, same = tensor.dtype.itemsize, dtype == tensor.dtype
+    if layout.nbytes is not None or tensor.size * dtype.itemsize > facts.storage_range or tensor.is_contiguous:
+        return False
+    if same and axes_of(facts, tensor, layout.offset) is not None:  # copied by tiles
+        return False
+    if dtype.itemsize > 4 or not (same or is_float(dtype) and is_float(tensor.dtype)):
+        return False
+    if size != 4 and not (size == 2 and "float16-storage" in registry.features):
+        return False
+    axes, _ = fewest_axes(tensor.shape, [tensor._strides, contiguous_strides(tensor.shape)])
+    return not AXES < len(axes) <= DEEP_AXES  # it would need a dispatch for each place of all but the last four

@@ -8,23 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry, Request
-from ..device.caches import Kept
+from ..device.call import run
 from ..device.device import Device, DeviceFacts
 from ..device.dtypes import dtype_of
 from ..device.numbers import extents
 from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
-from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from ..random import seed_of
 from .operations import code
 from .promotion import integer_range, kind_of
 
-#: Plans of random arrays.
-PLANS: Kept[tuple, Ready] = Kept("plans of random arrays", 256)
-
 #: What is drawn, as the kernel numbers it.
 UNIFORM, NORMAL, INTEGERS = range(3)
-_PIECE = 2**28  # elements of a dispatch at most
+_CHUNK = 2**28  # elements of a dispatch at most
 
 
 def floats(device: Device, draw: int, name: str, shape, first: float, second: float, dtype, seed, offset) -> Tensor:
@@ -64,7 +60,7 @@ def _drawn(
     if not 0 <= offset < 2**32:
         raise ValueError(f"{name}: offset is {offset}; expected 0 to 2**32 - 1")
     live = (number & 0xFFFFFFFF, number >> 32, offset, *numbers)
-    (found,) = run(device, PLANS, plan, (draw, extents(name, shape), dtype), (tensor,), live)
+    (found,) = run(device, plan, (draw, extents(name, shape), dtype), (tensor,), live)
     device.runtime.flush()
     return found
 
@@ -81,11 +77,11 @@ def plan(
     if not result.size:
         return planner.plan(result)
     choice = registry.resolve(Request("random", "float32"))
-    stripe, flat, piece = choice.tile["stripe"], result.reshape(result.size), _PIECE
-    while not fits_binding(facts, flat[:piece]):
-        piece //= 2
-    for begin in range(0, result.size, piece):
-        part = flat[begin : begin + piece]
+    stripe, flat, chunk = choice.tile["stripe"], result.reshape(result.size), _CHUNK
+    while not fits_binding(facts, flat[:chunk]):
+        chunk //= 2
+    for begin in range(0, result.size, chunk):
+        part = flat[begin : begin + chunk]
         push = {
             "count": part.size, "first": begin // 4, "y_offset": At(part), "seed_low": Live(0), "seed_high": Live(1),
             "offset": Live(2), "a_low": Live(3), "a_high": Live(4), "b_low": Live(5), "seed_offset": At(seed),

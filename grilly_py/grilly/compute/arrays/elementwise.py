@@ -7,14 +7,16 @@ import math
 
 import numpy as np
 
+from ..device.call import call
 from ..device.device import Device
 from ..device.dtypes import dtype_of
 from ..device.other_arrays import no_operand, refuse_hidden
-from ..device.record import again
 from ..device.tensor import Tensor
+from ..expressions.records import OPERATIONS
+from ..expressions.scalars import Scalar
 from .assign import assign
-from .map import PLANS, map_into, mapped, replaceable, words
-from .operations import TESTS, Spec, spec
+from .map import map_into, mapped, plan, replaceable, words
+from .operations import Spec, spec
 from .promotion import FLOAT32, INT32, INT64, default_of, kind_of, promoted, with_scalar
 
 _NUMBERS = (int, float, bool)
@@ -68,14 +70,10 @@ def operand(name: str, device: Device, value) -> Tensor | bool | int | float:
 
 
 def unary(name: str, x: Tensor) -> Tensor:
-    """The operation ``name`` of operations.NUMBERS on one tensor."""
-    device = x._storage.device
-    asked, operands = _alone(name, x.dtype), (x, None, None)
-    found = again(device, PLANS, (asked,), operands)
-    if found is None:
-        found = [mapped(device, asked, operands)]
-    device.runtime.flush()
-    return found[0]
+    """The operation ``name`` of OPERATIONS on one tensor, or on a scalar of a function."""
+    if x.__class__ is Scalar:
+        return Scalar.operations[name](x)
+    return call(x._storage.device, plan, (_alone(name, x.dtype),), (x,))[0]
 
 
 def _bound(name: str, x, y) -> tuple[Spec, tuple, tuple]:
@@ -85,13 +83,13 @@ def _bound(name: str, x, y) -> tuple[Spec, tuple, tuple]:
             return _pair(name, x.dtype, y.dtype), (x, y, None), ()
         if name == "pow" and y.__class__ is int and y < 0 and kind_of(x.dtype) != "floating":
             raise ValueError(f"pow: {x.dtype.name} to the power {y} is no integer; cast the tensor to a floating dtype")
-        asked, operands, value = _scalar_after(name, x.dtype, y.__class__), (x, None, None), y
+        asked, operands, value = _scalar_after(name, x.dtype, y.__class__), (x,), y
     else:
         asked, operands, value = _scalar_before(name, y.dtype, x.__class__), (None, y, None), x
     try:
         return asked, operands, words(asked, value)
     except OverflowError:
-        if name not in TESTS:
+        if not OPERATIONS[name].is_test:
             raise
         # An integer that int64 does not hold either is above, or below, all that a tensor has: as an infinity is.
         if not -(2**63) <= value < 2**63:
@@ -116,8 +114,12 @@ def binary(name: str, x, y) -> Tensor:
     if x.__class__ is Tensor:
         device = x._storage.device
         if y.__class__ is not Tensor and y.__class__ not in _NUMBERS:
+            if y.__class__ is Scalar:
+                return Scalar.operations[name](x, y)
             y = operand(name, device, y)
     else:
+        if x.__class__ is Scalar or y.__class__ is Scalar:
+            return Scalar.operations[name](x, y)
         device = y._storage.device
         if x.__class__ not in _NUMBERS:
             x = operand(name, device, x)
@@ -125,16 +127,17 @@ def binary(name: str, x, y) -> Tensor:
         asked, operands, live = _pair(name, x.dtype, y.dtype), (x, y, None), ()
     else:
         asked, operands, live = _bound(name, x, y)
-    found = again(device, PLANS, (asked,), operands, live)
-    if found is None:
-        check_broadcast(name, *operands)
-        found = [mapped(device, asked, operands, live)]
-    device.runtime.flush()
-    return found[0]
+
+    def check(*tensors: Tensor | None) -> None:
+        check_broadcast(name, *tensors)
+
+    return call(device, plan, (asked,), operands, check, live)[0]
 
 
 def next_after(x, y) -> Tensor:
     """The number next to x on the way to y; both as for ``binary``."""
+    if x.__class__ is Scalar or y.__class__ is Scalar:
+        return Scalar.operations["nextafter"](x, y)
     device = (x if isinstance(x, Tensor) else y)._storage.device
     x, y = operand("nextafter", device, x), operand("nextafter", device, y)
     pair = [one.dtype if isinstance(one, Tensor) else one for one in (x, y)]
@@ -157,7 +160,7 @@ def next_after(x, y) -> Tensor:
 
 def _as_bits(x: Tensor, dtype: np.dtype) -> Tensor:
     """A view of the elements' bits as another dtype of the same size."""
-    return Tensor(x._storage, x.shape, dtype, x._steps, x._offset)
+    return Tensor(x._storage, x.shape, dtype, x._strides, x._offset)
 
 
 def in_place(name: str, x: Tensor, y) -> Tensor:
@@ -189,7 +192,7 @@ def in_place(name: str, x: Tensor, y) -> Tensor:
 
 def check_writable(name: str, x: Tensor) -> None:
     """Raise ValueError for a view that has an element at several places."""
-    if x.size and any(step == 0 and extent > 1 for extent, step in zip(x.shape, x._steps, strict=True)):
+    if x.size and any(step == 0 and extent > 1 for extent, step in zip(x.shape, x._strides, strict=True)):
         raise ValueError(f"{name}: the tensor of shape {x.shape} is a broadcast view, whose elements stand at several "
                          "places; write to a copy")  # fmt: skip
 
@@ -215,13 +218,13 @@ def _three(name: str, dtype: np.dtype, device: Device, first: Tensor, others: li
         live += words(asked, others[number - 1])
     operands = (first, *(value if isinstance(value, Tensor) else None for value in others))
     check_broadcast(name, *operands)
-    found = mapped(device, asked, operands, live)
-    device.runtime.flush()
-    return found
+    return call(device, plan, (asked,), operands, live=live)[0]
 
 
 def where(condition: Tensor, x, y) -> Tensor:
     """Elements of x where ``condition`` is true, else of y; both may be numbers."""
+    if Scalar in (condition.__class__, x.__class__, y.__class__):
+        return Scalar.operations["where"](condition, x, y)
     device = condition._storage.device
     if kind_of(condition.dtype) == "floating":  # the kernel asks for bits that are not zero, as those of -0.0
         condition = binary("not_equal", condition, 0)
@@ -239,6 +242,8 @@ def where(condition: Tensor, x, y) -> Tensor:
 
 def clip(x: Tensor, low=None, high=None) -> Tensor:
     """x with elements below ``low`` and above ``high`` replaced by these; of x's dtype."""
+    if Scalar in (x.__class__, low.__class__, high.__class__):
+        return Scalar.operations["clip"](x, low, high)
     device = x._storage.device
     low, high = (None if value is None else operand("clip", device, value) for value in (low, high))
     bounds = [value for value in (low, high) if value is not None]
@@ -270,13 +275,12 @@ def cast(x: Tensor, dtype, copy: bool = False) -> Tensor:
     TypeError
         For a dtype that no tensor has.
     """
+    if x.__class__ is Scalar:
+        return x.astype(dtype)
     dtype = dtype_of(dtype)
     if dtype == x.dtype and not copy:
         return x
-    device = x._storage.device
-    found = mapped(device, converts(x.dtype, dtype), (x, None, None))
-    device.runtime.flush()
-    return found
+    return call(x._storage.device, plan, (converts(x.dtype, dtype),), (x,))[0]
 
 
 @functools.lru_cache(maxsize=256)

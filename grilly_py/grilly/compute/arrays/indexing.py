@@ -10,10 +10,12 @@ import operator
 
 import numpy as np
 
-from ...errors import CaptureError
+from ...errors import CaptureError, ExpressionError
 from ..device.dtypes import is_storable
 from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor, reshaped
+from ..expressions.reads import element_at, has_scalar
+from ..expressions.scalars import TRACING, line
 from .assign import assign, scatter
 from .axes import moved
 from .creation import fill, host_numbers, within
@@ -29,19 +31,21 @@ _ARRAYS = (Tensor, np.ndarray, list)
 
 def selected(x: Tensor, index) -> Tensor:
     """``x[index]``, as Tensor.__getitem__ says."""
+    if TRACING.active and has_scalar(index):
+        return element_at(x, index)  # type: ignore[return-value]
     if isinstance(index, Tensor) and x.ndim and kind_of(index.dtype) in ("signed", "unsigned"):
         return take(x, index, 0)
     items = _items(x, index)
     if not any(isinstance(item, _ARRAYS) for item in items):
-        items, turned = _forward(x, items)
+        items, flipped = _forward(x, items)
         found = x._selected(items)
-        return flip(found, turned) if turned else found
+        return flip(found, flipped) if flipped else found
     if len(items) == 1 and _is_mask(items[0]):
         mask = _host(items[0])
         return picked(_merged(x, _mask_axes(x, mask)), x._storage.device.tensor(_places(mask)))
-    view, axes, arrays, first, turned = _advanced(x, items)
-    if turned:
-        view = flip(view, turned)
+    view, axes, arrays, first, flipped = _advanced(x, items)
+    if flipped:
+        view = flip(view, flipped)
     flat, shape = _flat(x, view, axes, arrays)
     rest = [a for a in range(view.ndim) if a not in axes]
     found = picked(_merged(view.transpose([*axes, *rest]), len(axes)), flat)
@@ -51,11 +55,13 @@ def selected(x: Tensor, index) -> Tensor:
 
 def assigned(x: Tensor, index, value) -> None:
     """``x[index] = value``, as Tensor.__setitem__ says."""
+    if TRACING.active:
+        raise ExpressionError(f"{line()}: the function writes to a tensor; it gives its result by return")
     device = x._storage.device
     check_writable("assignment", x)
     items = _items(x, index)
     if not any(isinstance(item, _ARRAYS) for item in items):
-        items, turned = _forward(x, items)
+        items, flipped = _forward(x, items)
         target = x._selected(items)
         if value.__class__ in _NUMBERS and replaceable(target, ()):
             check_range("a value", x.dtype, value)
@@ -63,19 +69,19 @@ def assigned(x: Tensor, index, value) -> None:
             device.runtime.flush()
             return
         values = _values(x, value, target.shape)
-        assign(device, target, flip(values.broadcast_to(target.shape), turned) if turned else values)
+        assign(device, target, flip(values.broadcast_to(target.shape), flipped) if flipped else values)
     elif len(items) == 1 and _is_mask(items[0]):
         _assign_mask(x, items[0], value)
     else:
-        view, axes, arrays, first, turned = _advanced(x, items)
+        view, axes, arrays, first, flipped = _advanced(x, items)
         flat, shape = _flat(x, view, axes, arrays, writes=True)
         rest = [a for a in range(view.ndim) if a not in axes]
         rests = tuple(view.shape[a] for a in rest)
         values = _values(x, value, (*rests[:first], *shape, *rests[first:]))
         values = values.broadcast_to((*rests[:first], *shape, *rests[first:]))
         values = moved(values, tuple(range(first, first + len(shape))), tuple(range(len(shape))))
-        if turned:
-            values = flip(values, [len(shape) + rest.index(a) for a in turned])
+        if flipped:
+            values = flip(values, [len(shape) + rest.index(a) for a in flipped])
         _scatter(view.transpose([*axes, *rest]), len(axes), flat, values.reshape((flat.size, *rests)))
     device.runtime.flush()
 
@@ -152,18 +158,18 @@ def _forward(x: Tensor, items: tuple) -> tuple[tuple, tuple[int, ...]]:
     if not any(isinstance(item, slice) and item.step is not None and operator.index(item.step) < 0 for item in items):
         return items, ()
     found: list = []
-    turned, axis, own = [], 0, 0
+    flipped, axis, own = [], 0, 0
     for item in _expanded(x, items):
         if isinstance(item, slice) and item.step is not None and operator.index(item.step) < 0:
             start, stop, step = item.indices(x.shape[axis])
             count = max(0, -(-(stop - start) // step))
             last = start + (count - 1) * step
             item = slice(last, start + 1, -step) if count else slice(0, 0)
-            turned.append(own)
+            flipped.append(own)
         found.append(item)
         axis += item is not None
         own += item is None or isinstance(item, slice)
-    return tuple(found), tuple(turned)
+    return tuple(found), tuple(flipped)
 
 
 def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int, tuple[int, ...]]:
@@ -181,13 +187,13 @@ def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int, tu
             item = slice(None)
         basic.append(item)
         axis += 1
-    forward, turned = _forward(x, tuple(basic))
+    forward, flipped = _forward(x, tuple(basic))
     view = x._selected(forward)
     places = [n for n, kind in enumerate(kinds) if kind]
     # As in NumPy, "..." stands between arrays also where it is for no axis.
     cut = next((n for n, item in enumerate(items) if item is Ellipsis), 0)
     together = places == list(range(places[0], places[0] + len(places))) and not places[0] < cut <= places[-1]
-    return view, axes, arrays, places[0] if together else 0, turned
+    return view, axes, arrays, places[0] if together else 0, flipped
 
 
 def _flat(
@@ -282,9 +288,9 @@ def _scatter(view: Tensor, axes: int, flat: Tensor, values: Tensor) -> None:
     """Write values at an index into the first axes of a view, which may not lie so that they are one."""
     device = view._storage.device
     shape = (math.prod(view.shape[:axes]), *view.shape[axes:])
-    steps = reshaped(view.shape, view._steps, shape) if view.size else None
-    if steps is not None:
-        scatter(device, view._view(shape, steps), flat, values)
+    strides = reshaped(view.shape, view._strides, shape) if view.size else None
+    if strides is not None:
+        scatter(device, view._view(shape, strides), flat, values)
         return
     copied = cast(view, view.dtype, copy=True)
     scatter(device, copied.reshape(shape), flat, values)
@@ -308,4 +314,3 @@ def _assign_mask(x: Tensor, mask, value) -> None:
     flat = x._storage.device.tensor(_places(_host(mask)))
     values = _values(x, value, (flat.size, *rest)).broadcast_to((flat.size, *rest))
     _scatter(x, count, flat, values)
-

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .elementwise import binary, in_place, unary
 from .indexing import assigned, selected
-from .products import matmul
+from .matmul import matmul
 
 __all__ = ["assigned", "binary", "in_place", "matmul", "selected", "unary"]

@@ -2,8 +2,8 @@
 
 The kernels are shaders/arrays/reduce.comp and reduce-columns.comp. Sums are float32 with what rounding lost beside
 them, whatever the elements are, or 64-bit integers; the order of the additions depends on the shape alone, but for rows
-beyond a binding, which are taken in pieces. What workgroups have found of parts of rows is put together by the last
-of them to finish, or, of pieces and of very many parts, by a dispatch of its own. Variances need one pass: Chan, Golub
+beyond a binding, which are taken in chunks. What workgroups have found of parts of rows is put together by the last
+of them to finish, or, of chunks and of very many parts, by a dispatch of its own. Variances need one pass: Chan, Golub
 and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances". Squares beyond float32's
 range are scaled.
 """
@@ -18,21 +18,18 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
-from ..device.caches import Kept
+from ..device.call import call
 from ..device.device import DeviceFacts
 from ..device.dtypes import dtype_of
 from ..device.numbers import integer
-from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, again, run
+from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, Reduce, Walk, fits_binding
 from ..device.tensor import Tensor
+from ..expressions.expression import halves
 from .axes import axis_of, fewest_axes
 from .elementwise import binary, cast
-from .map import gathered, halves
+from .map import gathered
 from .operations import code
 from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
-
-#: Plans of reductions.
-PLANS: Kept[tuple, Ready] = Kept("plans of reductions", 1024)
 
 #: Reductions as kernels number them (shaders/arrays/states.glsl).
 NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "moments": 8,
@@ -48,7 +45,7 @@ _INVOCATIONS = 131072  # that are enough for any device
 _TRIPS = 8192  # of an invocation at most
 
 
-class Terms(NamedTuple):
+class ReductionTerms(NamedTuple):
     """What is asked of a reduction.
 
     Attributes
@@ -71,11 +68,14 @@ class Terms(NamedTuple):
     correction: float = 0.0
 
 
-def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+def plan(given: tuple[ReductionTerms], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
     """The dispatches of a reduction of some axes of an array."""
-    (terms,) = given
     planner = Planner(facts, layouts)
-    (x,) = planner.inputs
+    return planner.plan(emit_reduced(planner, registry, given[0], planner.inputs[0], layouts[0].offset))
+
+
+def emit_reduced(planner: Planner, registry: Registry, terms: ReductionTerms, x: Tensor, offset: int) -> Tensor:
+    """Dispatches of a reduction of some axes of an array, to memory of the plan's; ``offset`` as Layout.offset."""
     order = [axis for axis in range(x.ndim) if axis not in terms.axes]
     kept = len(order)
     extents = [1 if axis in terms.axes else extent for axis, extent in enumerate(x.shape)]
@@ -85,8 +85,8 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     rows = math.prod(shape)
     result = planner.empty(tuple(extents) if terms.keepdims else shape, terms.gives)
     if not rows:
-        return planner.plan(result)
-    x, offset = _laid(planner, registry, x, layouts[0].offset, kept)
+        return result
+    x, offset = _with_layout(planner, registry, x, offset, kept)
     divisor = -1.0
     floats = kind_of(x.dtype) == "floating" or terms.name in ("mean", "var", "std")
     name, root = terms.name, terms.name in ("std", "norm", "rms")
@@ -98,19 +98,19 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
         divisor, name = float(count) if terms.name == "rms" else -1.0, "squares"
     kind = FLOATING if floats else LONG
     _reduce(planner, registry, name, kind, x, kept, offset, result.reshape(rows), divisor, root)
-    return planner.plan(result)
+    return result
 
 
 def emit_sums(planner: Planner, registry: Registry, x: Tensor, result: Tensor, offset: int = ALIGN_MOST) -> None:
     """Dispatches for the sums of the rows of ``(rows, extent)``, floating; ``offset`` as Layout.offset."""
-    x, offset = _laid(planner, registry, x, offset, 1)
+    x, offset = _with_layout(planner, registry, x, offset, 1)
     _reduce(planner, registry, "sum", FLOATING, x, 1, offset, result, -1.0)
 
 
-def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: int) -> tuple[Tensor, int]:
+def _with_layout(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: int) -> tuple[Tensor, int]:
     """The array, copied where its axes are more than the kernel takes."""
-    outer, _ = fewest_axes(x.shape[:kept], [x._steps[:kept]])
-    inner, _ = fewest_axes(x.shape[kept:], [x._steps[kept:]])
+    outer, _ = fewest_axes(x.shape[:kept], [x._strides[:kept]])
+    inner, _ = fewest_axes(x.shape[kept:], [x._strides[kept:]])
     if len(outer) <= 2 and len(inner) <= 2:
         return x, offset
     return gathered(planner, registry, x, offset), ALIGN_MOST
@@ -125,27 +125,31 @@ def _reduce(
     fits = fits_binding(facts, x)
     cut = not fits_binding(facts, result) or not fits and lie_apart(x, kept)
     if not cut:
-        pieces = [(x, 0)] if fits else _pieces(facts, x, kept, name)
-        passes = [_first_pass(registry, name, kind, piece, kept, offset, first) for piece, first in pieces]
+        chunks = [(x, 0)] if fits else _chunks(facts, x, kept, name)
+        passes = [_first_pass(registry, name, kind, chunk, kept, offset, first) for chunk, first in chunks]
         rows, parts = result.size, sum(each.parts for each in passes)
         cut = parts > 1 and rows > 1 and rows * parts * _STATE > facts.storage_range
     if cut:
         _reduce_halves(planner, registry, name, kind, x, kept, offset, result, divisor, root)
         return
     numbers = {"TYPE_Y": code(result.dtype), "ROOT": int(root)}
+    operation = None
+    if len(passes) == 1 and not root:
+        operation = _as_operation(name, kind, x, kept, result, divisor, passes[0])
     if parts > 1 and len(passes) == 1 and parts <= passes[0].together:
-        _reduce_together(planner, passes[0], x, result, divisor, numbers)
+        _reduce_together(planner, passes[0], x, result, divisor, numbers, operation)
         return
     states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
     start = 0
-    for each, (piece, _) in zip(passes, pieces, strict=True):
+    for each, (chunk, _) in zip(passes, chunks, strict=True):
         each.words.update(
             parts=parts, y_offset=At(result if states is None else states[start:]),
             divisor=divisor if states is None else -1.0,
         )  # fmt: skip
         each.constants.update(numbers, LAST=int(states is None), TOGETHER=0)
-        arrays = {"x": piece, "y": result if states is None else states}
-        planner.dispatch(each.choice, each.constants, arrays, each.words, each.groups(each.parts), 8.0 * piece.size)
+        arrays = {"x": chunk, "y": result if states is None else states}
+        planner.dispatch(each.choice, each.constants, arrays, each.words, each.groups(each.parts), 8.0 * chunk.size,
+                         operation=operation if states is None else None)  # fmt: skip
         start += each.parts
     if states is None:
         return
@@ -154,7 +158,7 @@ def _reduce(
     last = passes[-1]._replace(choice=choice, across=-(-rows * lanes // choice.threads))
     words = last.words | {
         "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
-        "first": 0, "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
+        "first": 0, "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "stride_0": 0, "stride_1": 1,
         "y_offset": At(result), "divisor": divisor,
     }  # fmt: skip
     constants = last.constants | {
@@ -163,8 +167,24 @@ def _reduce(
     planner.dispatch(choice, constants, {"x": states, "y": result}, words, last.groups(1), 8.0 * rows * parts)
 
 
+def _as_operation(
+    name: str, kind: int, x: Tensor, kept: int, result: Tensor, divisor: float, each: _Pass
+) -> Reduce | None:
+    """The reduction as captured work may put what makes x into it; None where its sums would not be the same."""
+    columns = "LANES" not in each.constants
+    exact = kind != FLOATING or name in ("max", "min", "any", "all")
+    if name not in ("sum", "prod", "max", "min", "any", "all") or not exact and x.dtype.itemsize < 4:
+        return None
+    if columns and each.parts > 1:  # whose workgroups have more rows
+        return None
+    lanes = each.choice.threads // each.choice.tile["near"] if columns else each.constants["LANES"]
+    runs = not columns and not exact and bool(each.constants["RUNS"])
+    walk = Walk(columns, lanes, each.parts, each.words["part_length"], runs)
+    return Reduce(name, (x,), result, kept, kind == FLOATING, divisor >= 0, walk)
+
+
 def _reduce_together(
-    planner: Planner, each: _Pass, x: Tensor, result: Tensor, divisor: float, numbers: dict
+    planner: Planner, each: _Pass, x: Tensor, result: Tensor, divisor: float, numbers: dict, operation: Reduce | None
 ) -> None:
     """One dispatch for rows in parts: the last workgroup of a row's makes the number."""
     words = each.words | {"parts": each.parts, "y_offset": At(result), "divisor": divisor}
@@ -173,7 +193,7 @@ def _reduce_together(
         "arrived": planner.constant(np.zeros(each.across, np.int32)),
     }  # fmt: skip
     constants = each.constants | numbers | {"LAST": 1, "TOGETHER": 1}
-    planner.dispatch(each.choice, constants, arrays, words, each.groups(each.parts), 8.0 * x.size)
+    planner.dispatch(each.choice, constants, arrays, words, each.groups(each.parts), 8.0 * x.size, operation=operation)
 
 
 def _reduce_halves(
@@ -192,27 +212,27 @@ def _reduce_halves(
 
 def lie_apart(x: Tensor, kept: int) -> bool:
     """Whether some of the rows lie in less memory than all of them."""
-    outer = [step for step, extent in zip(x._steps[:kept], x.shape, strict=False) if extent > 1]
-    inner = [step for step, extent in zip(x._steps[kept:], x.shape[kept:], strict=True) if extent > 1]
+    outer = [stride for stride, extent in zip(x._strides[:kept], x.shape, strict=False) if extent > 1]
+    inner = [stride for stride, extent in zip(x._strides[kept:], x.shape[kept:], strict=True) if extent > 1]
     return bool(outer) and max(map(abs, outer)) > max(map(abs, inner), default=0)
 
 
-def _pieces(facts: DeviceFacts, x: Tensor, kept: int, name: str, first: int = 0) -> list[tuple[Tensor, int]]:
+def _chunks(facts: DeviceFacts, x: Tensor, kept: int, name: str, first: int = 0) -> list[tuple[Tensor, int]]:
     """Parts of all rows that fit a binding, and where in their rows they begin."""
     if fits_binding(facts, x):
         return [(x, first)]
-    extents, (steps,) = fewest_axes(x.shape[kept:], [x._steps[kept:]])
+    extents, (strides,) = fewest_axes(x.shape[kept:], [x._strides[kept:]])
     if extents[0] == 1:
         raise UnsupportedError(f"{name}: rows of one element, a view of {x.nbytes:,} bytes, do not fit one binding")
     if first + math.prod(extents) > 2**32 and name in ("argmax", "argmin"):
         raise UnsupportedError(f"{name}: a row of {math.prod(extents):,} elements; places are counted to 2**32")
-    x = Tensor(x._storage, (*x.shape[:kept], *extents), x.dtype, (*x._steps[:kept], *steps), x._offset)
+    x = Tensor(x._storage, (*x.shape[:kept], *extents), x.dtype, (*x._strides[:kept], *strides), x._offset)
     half = -(-extents[0] // 2)
     half = half if half < 8 else -(-half // 8) * 8
     found = []
     for some in (slice(0, half), slice(half, None)):
         part = x[(slice(None),) * kept + (some,)]
-        found += _pieces(facts, part, kept, name, first + some.start * math.prod(extents[1:]))
+        found += _chunks(facts, part, kept, name, first + some.start * math.prod(extents[1:]))
     return found
 
 
@@ -246,24 +266,26 @@ class _Pass(NamedTuple):
 
 def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, first: int) -> _Pass:
     """How the elements themselves are reduced; ``first`` is where in their rows they begin."""
-    outer, (outer_steps,) = fewest_axes(x.shape[:kept], [x._steps[:kept]])
-    inner, (inner_steps,) = fewest_axes(x.shape[kept:], [x._steps[kept:]])
+    outer, (outer_strides,) = fewest_axes(x.shape[:kept], [x._strides[:kept]])
+    inner, (inner_strides,) = fewest_axes(x.shape[kept:], [x._strides[kept:]])
     rows, extent = math.prod(outer), math.prod(inner)
     if extent >= 2**31:  # only a broadcast row has so many in one binding
         raise UnsupportedError(f"{name}: a row of {extent:,} elements; expected fewer than 2**31 in {x.nbytes:,} bytes")
-    columns = outer[-1] > 8 and outer_steps[-1] == 1 and inner_steps[-1] != 1
+    columns = outer[-1] > 8 and outer_strides[-1] == 1 and inner_strides[-1] != 1
     choice = registry.resolve(Request("reduce-columns" if columns else "reduce", "float32"))
     threads = choice.threads
     # Of variances by columns, which may leave float32's range, eight take more registers than there are.
     wide = x.dtype.itemsize >= 4 or columns and name == "moments" and x.dtype.kind == "V"
     each = 4 if wide else 8
     # Whether a run of `each` elements, along the rows or along a row, begins at a multiple of as many.
-    aligned = [step for step, many in zip(outer_steps, outer, strict=True) if many > 1 and (step != 1 or not columns)]
+    aligned = [
+        stride for stride, many in zip(outer_strides, outer, strict=True) if many > 1 and (stride != 1 or not columns)
+    ]
     if columns:
-        aligned += [outer[-1], *(step for step, many in zip(inner_steps, inner, strict=True) if many > 1)]
+        aligned += [outer[-1], *(stride for stride, many in zip(inner_strides, inner, strict=True) if many > 1)]
     # Bytes are read from anywhere; but no run of neighbouring rows goes on in the next ones.
     runs = x.dtype.itemsize == 1 or not any(n % each for n in (*aligned, math.gcd(offset, x._offset)))
-    runs &= outer[-1] % each == 0 if columns else len(inner) == 1 and inner_steps[0] == 1
+    runs &= outer[-1] % each == 0 if columns else len(inner) == 1 and inner_strides[0] == 1
     if columns:
         each = each if runs else 1
         lanes, across = threads // choice.tile["near"], -(-rows // (choice.tile["near"] * each))
@@ -276,9 +298,9 @@ def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, 
     parts = max(-(-extent // part), 1) if part else 1
     words = {
         "rows": rows, "inner_rows": outer[-1], "x_offset": At(x),
-        "row_0": outer_steps[0] if len(outer) > 1 else 0, "row_1": outer_steps[-1],
+        "row_0": outer_strides[0] if len(outer) > 1 else 0, "row_1": outer_strides[-1],
         "extent": extent, "first": first, "part_length": part, "inner_length": max(inner[-1], 1),
-        "step_0": inner_steps[0] if len(inner) > 1 else 0, "step_1": inner_steps[-1],
+        "stride_0": inner_strides[0] if len(inner) > 1 else 0, "stride_1": inner_strides[-1],
     }  # fmt: skip
     constants = {
         "OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": kind, "EACH": each, "HALVES": halves(registry),
@@ -302,7 +324,7 @@ def in_words(tensor: Tensor) -> At:
     """Where a tensor of the plan's own begins, in 32-bit words; inputs move by elements."""
     if tensor.dtype.itemsize == 4:
         return At(tensor)
-    return At(Tensor(tensor._storage, tensor.shape, np.dtype(np.uint32), tensor._steps, 2 * tensor._offset))
+    return At(Tensor(tensor._storage, tensor.shape, np.dtype(np.uint32), tensor._strides, 2 * tensor._offset))
 
 
 def axes_of(name: str, x: Tensor, axis) -> tuple[int, ...]:
@@ -318,23 +340,21 @@ def axes_of(name: str, x: Tensor, axis) -> tuple[int, ...]:
 
 def reduced(name: str, x: Tensor, axis, keepdims: bool, gives: np.dtype, correction: float = 0.0) -> Tensor:
     """The reduction ``name`` (see Terms) of the axes, as a new tensor."""
-    device, keepdims = x._storage.device, bool(keepdims)
     if axis is None:
         axes = tuple(range(x.ndim))
     elif axis.__class__ is int:
         axes = (axis + x.ndim if axis < 0 else axis,)
     else:
         axes = axes_of(name, x, axis)
-    # Like an earlier call, which passed the checks?
-    given = (Terms(name, axes, keepdims, gives, correction),)
-    found = again(device, PLANS, given, (x,))
-    if found is None:
+
+    def check(x: Tensor) -> None:
         axes_of(name, x, axis)
         if name in ("max", "min", "argmax", "argmin") and not all(x.shape[a] for a in axes):
             raise ValueError(f"{name}: of no elements (shape {x.shape}) there is none")
-        found = run(device, PLANS, plan, given, (x,))
-    device.runtime.flush()
-    return found[0]
+
+    return call(x._storage.device, plan, (ReductionTerms(name, axes, bool(keepdims), gives, correction),), (x,), check)[
+        0
+    ]
 
 
 def sum_dtype(name: str, x: Tensor, dtype) -> np.dtype:

@@ -1,7 +1,7 @@
 """Running sums and products: shaders/arrays/scan.comp.
 
 Sums are float32 with what rounding lost beside them, whatever the elements are, or 64-bit integers. Rows beyond a
-binding are taken in pieces; what one has found is rounded before the next goes on from it.
+binding are taken in chunks; what one has found is rounded before the next goes on from it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import math
 from collections.abc import Sequence
 
 from ...registry import Registry, Request
-from ..device.caches import Kept
+from ..device.call import call
 from ..device.device import DeviceFacts
 from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, run
 from ..device.tensor import Tensor
+from ..expressions.expression import halves
 from .axes import axis_of, fewest_axes, moved, two_parts
 from .elementwise import cast
-from .map import emit, gathered, halves
+from .map import emit, gathered
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT64, LONG, kind_of
 from .reductions import NUMBERS, in_words, lie_apart, sum_dtype
-
-#: Plans of running sums.
-PLANS: Kept[tuple, Ready] = Kept("plans of scans", 256)
 
 _EACH = 4  # elements of an invocation in a turn, at least
 
@@ -38,18 +35,18 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     back = moved(result, (x.ndim - 1,), (axis,))
     if not result.size:
         return planner.plan(back)
-    outer, (steps,) = fewest_axes(x.shape[:-1], [x._steps[:-1]])
+    outer, (strides,) = fewest_axes(x.shape[:-1], [x._strides[:-1]])
     interleaved = math.prod(outer) > 1 and not lie_apart(x, x.ndim - 1)
     offset = layouts[0].offset
     if len(outer) > 3 or interleaved and not fits_binding(facts, x):
-        x, outer, steps = gathered(planner, registry, x, offset), [math.prod(x.shape[:-1])], [x.shape[-1]]
+        x, outer, strides = gathered(planner, registry, x, offset), [math.prod(x.shape[:-1])], [x.shape[-1]]
         offset = ALIGN_MOST
     floats = kind_of(gives) == "floating"
     found = FLOAT32 if floats else INT64
-    rows = x._view((*outer, x.shape[-1]), (*steps, x._steps[-1]))
+    rows = x._view((*outer, x.shape[-1]), (*strides, x._strides[-1]))
     each = 4 if x.dtype.itemsize >= 4 else 8
-    aligned = (*steps, x.shape[-1], offset, x._offset)
-    runs = floats and not before and x._steps[-1] == 1 and not any(n % each for n in aligned)
+    aligned = (*strides, x.shape[-1], offset, x._offset)
+    runs = floats and not before and x._strides[-1] == 1 and not any(n % each for n in aligned)
     runs = runs and x.shape[-1] <= _most(planner.facts, registry)
     runs = runs and all(fits_binding(planner.facts, t) for t in (x, result))
     # Rounded numbers leave a run at a time; else they are float32 or int64 first.
@@ -60,7 +57,7 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     }  # fmt: skip
     _scan(planner, registry, constants, rows, numbers.reshape((*outer, result.shape[-1])), before)
     if numbers is not result:
-        emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [16, None, None])
+        emit(planner, registry, spec("copy", found, gives), result, [numbers], [16])
     return planner.plan(back)
 
 
@@ -98,12 +95,13 @@ def _scan(planner: Planner, registry: Registry, constants: dict, x: Tensor, y: T
 
 
 def _dispatch(planner: Planner, choice, constants: dict, x: Tensor, y: Tensor, before: int, carried: int) -> None:
-    outer, steps = x.shape[:-1], x._steps[:-1]
-    outer, steps = (1,) * (3 - len(outer)) + outer, (0,) * (3 - len(steps)) + steps
+    outer, strides = x.shape[:-1], x._strides[:-1]
+    outer, strides = (1,) * (3 - len(outer)) + outer, (0,) * (3 - len(strides)) + strides
     rows = math.prod(outer)
     words = {
-        "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(x), "row_0": steps[0], "row_1": steps[1],
-        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1],
+        "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(x), "row_0": strides[0],
+        "row_1": strides[1],
+        "row_2": strides[2], "extent": x.shape[-1], "stride": x._strides[-1],
         "y_offset": At(y) if constants["RUNS"] else in_words(y), "before": before,
         "carried": carried,
     }  # fmt: skip
@@ -122,7 +120,4 @@ def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_i
     gives = sum_dtype(f"cumulative_{name}", x, dtype)
     if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
         x = cast(x, FLOAT32)
-    device = x._storage.device
-    (found,) = run(device, PLANS, plan, (name, axis, gives, bool(include_initial)), (x,))
-    device.runtime.flush()
-    return found
+    return call(x._storage.device, plan, (name, axis, gives, bool(include_initial)), (x,))[0]

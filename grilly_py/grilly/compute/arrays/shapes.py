@@ -8,25 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry
-from ..device.caches import Kept
+from ..device.call import call
 from ..device.device import DeviceFacts
 from ..device.numbers import extents, integer
 from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
-from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
 from .axes import axis_of
 from .elementwise import cast
 from .map import emit, gathered, words
 from .operations import Spec, spec
 from .promotion import INT32, promoted
-from .put import emit_put
-
-#: Plans of flips, of joined arrays, of what is moved along axes or written several times, and of triangles.
-FLIPS: Kept[tuple, Ready] = Kept("plans of flips", 256)
-JOINS: Kept[tuple, Ready] = Kept("plans of concat", 256)
-ROLLS: Kept[tuple, Ready] = Kept("plans of roll", 256)
-TILES: Kept[tuple, Ready] = Kept("plans of repeat and tile", 256)
-TRIANGLES: Kept[tuple, Ready] = Kept("plans of triangles", 64)
+from .scatter import emit_scatter
 
 
 def flip(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -34,10 +26,7 @@ def flip(x: Tensor, axes: Sequence[int]) -> Tensor:
     axes = tuple(axis for axis in axes if x.shape[axis] > 1)
     if not x.size or not axes:
         return cast(x, x.dtype, copy=True)
-    device = x._storage.device
-    (found,) = run(device, FLIPS, _flip, (axes,), (x,))
-    device.runtime.flush()
-    return found
+    return call(x._storage.device, _flip, (axes,), (x,))[0]
 
 
 def _flip(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry) -> Plan:
@@ -45,12 +34,12 @@ def _flip(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry)
     planner = Planner(facts, layouts)
     (x,) = planner.inputs
     result = planner.empty(x.shape, x.dtype)
-    steps, begin = list(x._steps), x._offset
+    strides, begin = list(x._strides), x._offset
     for axis in given[0]:
-        begin += (x.shape[axis] - 1) * steps[axis]
-        steps[axis] = -steps[axis]
+        begin += (x.shape[axis] - 1) * strides[axis]
+        strides[axis] = -strides[axis]
     copied = spec("copy", x.dtype)
-    emit(planner, registry, copied, result, [x._view(x.shape, steps, begin), None, None], [1, None, None])
+    emit(planner, registry, copied, result, [x._view(x.shape, strides, begin)], [1])
     return planner.plan(result)
 
 
@@ -81,15 +70,14 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
 
 def _joined(arrays: list[Tensor], axis: int, new: bool) -> Tensor:
     """Arrays one after the other along an axis, or along a new one, in the dtype that they promote to."""
-    device = arrays[0]._storage.device
-    found = again(device, JOINS, (axis, new), arrays)  # only arrays of one dtype have a plan
-    if found is None:
-        dtype = arrays[0].dtype
-        for x in arrays[1:]:
+
+    def of_one_dtype(*tensors: Tensor) -> list[Tensor]:
+        dtype = tensors[0].dtype
+        for x in tensors[1:]:
             dtype = promoted(dtype, x.dtype)
-        found = run(device, JOINS, _concat, (axis, new), [cast(x, dtype) for x in arrays])
-    device.runtime.flush()
-    return found[0]
+        return [cast(x, dtype) for x in tensors]
+
+    return call(arrays[0]._storage.device, _concat, (axis, new), arrays, of_one_dtype)[0]
 
 
 def _concat(given: tuple[int, bool], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
@@ -114,10 +102,9 @@ def _emit_joined(
             continue
         each = max(4 // x.dtype.itemsize, 1)
         if part.is_contiguous and part._offset % 4 == 0 and part.size % each == 0:  # whole words, at memory's speed
-            own = [offset, None, None, math.gcd(ALIGN_MOST, part._offset)]
-            emit(planner, registry, spec("copy", x.dtype), part, [x, None, None], own)
+            emit(planner, registry, spec("copy", x.dtype), part, [x], [offset], math.gcd(ALIGN_MOST, part._offset))
         else:
-            emit_put(planner, registry, x, part)
+            emit_scatter(planner, registry, x, part)
     return result
 
 
@@ -183,10 +170,7 @@ def roll(x: Tensor, shift, axis=None) -> Tensor:
             moves.append((place, -by % extent))
     if not moves:
         return cast(x, x.dtype, copy=True)
-    device = x._storage.device
-    (found,) = run(device, ROLLS, _rolled, tuple(moves), (x,))
-    device.runtime.flush()
-    return found
+    return call(x._storage.device, _rolled, tuple(moves), (x,))[0]
 
 
 def _rolled(
@@ -228,10 +212,7 @@ def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
 
 def _spread(x: Tensor, apart: tuple[int, ...], wide: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
     """x with new axes of extent 1, which are then made wider, as an array of another shape."""
-    device = x._storage.device
-    (found,) = run(device, TILES, _tiled, (apart, wide, shape), (x,))
-    device.runtime.flush()
-    return found
+    return call(x._storage.device, _tiled, (apart, wide, shape), (x,))[0]
 
 
 def _tiled(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
@@ -252,8 +233,8 @@ def diagonal_of(x: Tensor, offset: int) -> Tensor:
     rows, columns = x.shape[-2:]
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     below, right = (max(-offset, 0), max(offset, 0)) if count else (0, 0)
-    start = x._offset + below * x._steps[-2] + right * x._steps[-1]
-    return x._view((*x.shape[:-2], count), (*x._steps[:-2], x._steps[-2] + x._steps[-1]), start)
+    start = x._offset + below * x._strides[-2] + right * x._strides[-1]
+    return x._view((*x.shape[:-2], count), (*x._strides[:-2], x._strides[-2] + x._strides[-1]), start)
 
 
 def triangle(name: str, x: Tensor, k: int) -> Tensor:
@@ -261,11 +242,8 @@ def triangle(name: str, x: Tensor, k: int) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"{name}: x has {x.ndim} axes; expected at least two")
     rows, columns = x.shape[-2:]
-    device = x._storage.device
     k = max(-rows, min(integer(name, "k", k), columns))  # beyond, nothing changes any more
-    (found,) = run(device, TRIANGLES, _triangle, (name, k), (x,), words(_kept(x.dtype), 0))
-    device.runtime.flush()
-    return found
+    return call(x._storage.device, _triangle, (name, k), (x,), live=words(_kept(x.dtype), 0))[0]
 
 
 def _kept(dtype: np.dtype) -> Spec:
@@ -286,7 +264,7 @@ def _triangle(given: tuple[str, int], layouts: Sequence[Layout], facts: DeviceFa
     column = planner.constant(np.arange(columns, dtype=np.int32)[None, :]).broadcast_to((rows, columns))
     compared = spec("less_equal" if name == "tril" else "greater_equal", INT32)
     stays = planner.empty((rows, columns), compared.gives)
-    emit(planner, registry, compared, stays, [column, row, None], [ALIGN_MOST, ALIGN_MOST, None])
-    operands = [stays.broadcast_to(x.shape), x, None]
-    emit(planner, registry, _kept(x.dtype), result, operands, [ALIGN_MOST, layouts[0].offset, None])
+    emit(planner, registry, compared, stays, [column, row], [ALIGN_MOST, ALIGN_MOST])
+    operands = [stays.broadcast_to(x.shape), x]
+    emit(planner, registry, _kept(x.dtype), result, operands, [ALIGN_MOST, layouts[0].offset])
     return planner.plan(result)

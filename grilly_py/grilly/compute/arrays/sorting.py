@@ -10,11 +10,10 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...registry import Registry, Request
-from ..device.caches import Kept
+from ..device.call import call, run
 from ..device.device import DeviceFacts
 from ..device.numbers import integer
 from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
 from .axes import axis_of, fewest_axes, moved, two_parts
 from .elementwise import binary, cast
@@ -25,11 +24,6 @@ from .reductions import NUMBERS, STATES, in_words
 from .shapes import concat
 from .take import take, take_along_axis
 
-#: Plans of sorts.
-PLANS: Kept[tuple, Ready] = Kept("plans of sorts", 256)
-#: Plans of searches.
-SEARCHES: Kept[tuple, Ready] = Kept("plans of searches", 256)
-
 #: What a dispatch does, and what it writes, as the kernel numbers them.
 BLOCKS, MERGED, SEARCH = range(3)
 RECORDS, INT32_PLACES, INT64_PLACES = range(3)
@@ -37,7 +31,7 @@ _SIZES = (16, 128)  # blocks of short rows, of which a workgroup has several
 _FEW = 256  # elements that are to be kept, up to which blocks of what was kept are sorted anew, not merged
 
 
-class Terms(NamedTuple):
+class SortTerms(NamedTuple):
     """What is asked of a sort: the largest first, how many of a row, and whether values and places are wanted."""
 
     descending: bool
@@ -46,7 +40,7 @@ class Terms(NamedTuple):
     places: bool
 
 
-def plan(given: tuple[Terms, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+def plan(given: tuple[SortTerms, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
     """The dispatches of a sort along an axis: values, places or both, with ``keep`` elements there."""
     terms, axis = given
     planner = Planner(facts, layouts)
@@ -57,19 +51,19 @@ def plan(given: tuple[Terms, int], layouts: Sequence[Layout], facts: DeviceFacts
     values = planner.empty(shape, x.dtype) if terms.values else None
     if places.size:
         offset = layouts[0].offset
-        interleaved = x._steps[-1] != 1 and not fits_binding(facts, x)
-        if interleaved or len(fewest_axes(x.shape[:-1], [x._steps[:-1]])[0]) > 3:
+        interleaved = x._strides[-1] != 1 and not fits_binding(facts, x)
+        if interleaved or len(fewest_axes(x.shape[:-1], [x._strides[:-1]])[0]) > 3:
             x, offset = gathered(planner, registry, x, offset), ALIGN_MOST
         _order(planner, registry, terms, x, places)
         if values is not None:
-            chosen = Gather(spec("gather", x.dtype), x._steps[-1], x.shape[-1])
-            rows = x._view(shape, (*x._steps[:-1], 0))
-            emit(planner, registry, chosen, values, [rows, places, None], [offset, 16, None])
+            chosen = Gather(spec("copy", x.dtype), x._strides[-1], x.shape[-1])
+            rows = x._view(shape, (*x._strides[:-1], 0))
+            emit(planner, registry, chosen, values, [rows, places], [offset, 16])
     found = (one for one in (values, places if terms.places else None) if one is not None)
     return planner.plan(*(moved(one, (x.ndim - 1,), (axis,)) for one in found))
 
 
-def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places: Tensor) -> None:
+def _order(planner: Planner, registry: Registry, terms: SortTerms, x: Tensor, places: Tensor) -> None:
     """Dispatches that write the places of the elements of rows in their order."""
     facts = planner.facts
     choice = registry.resolve(Request("sort", "float32"))
@@ -92,8 +86,8 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
         for index in two_parts(axis, -(-shape[axis] // 2)):
             _order(planner, registry, terms, x[index], places[index])
         return
-    outer, (steps,) = fewest_axes(shape, [x._steps[:-1]])
-    outer, steps = [1] * (3 - len(outer)) + outer, [0] * (3 - len(steps)) + steps
+    outer, (strides,) = fewest_axes(shape, [x._strides[:-1]])
+    outer, strides = [1] * (3 - len(outer)) + outer, [0] * (3 - len(strides)) + strides
     spare = []  # two arrays of records, which take turns
 
     def dispatch(mode, source, many, size, blocks, keep, kept, last):
@@ -107,8 +101,9 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
             spare.append(target)
             puts = RECORDS
         push = {
-            "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(source), "row_0": steps[0],
-            "row_1": steps[1], "row_2": steps[2], "extent": many, "step": x._steps[-1], "blocks": blocks, "keep": keep,
+            "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(source), "row_0": strides[0],
+            "row_1": strides[1], "row_2": strides[2], "extent": many, "stride": x._strides[-1], "blocks": blocks,
+            "keep": keep,
             "kept": kept, "values_offset": 0, "y_offset": in_words(target),
         }  # fmt: skip
         constants = {
@@ -141,23 +136,20 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
             source, length = dispatch(MERGED, source, extent, block, length, most, most, last), 2 * length
 
 
-def _sorted(x: Tensor, axis: int, terms: Terms) -> list[Tensor]:
-    device = x._storage.device
-    found = run(device, PLANS, plan, (terms, axis), (x,))
-    device.runtime.flush()
-    return found
+def _sorted(x: Tensor, axis: int, terms: SortTerms) -> list[Tensor]:
+    return call(x._storage.device, plan, (terms, axis), (x,))
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The elements in order along an axis; NaN is larger than all numbers. Raises ValueError for x without the axis."""
     axis = axis_of("sort", axis, x.ndim)
-    return _sorted(x, axis, Terms(bool(descending), x.shape[axis], True, False))[0]
+    return _sorted(x, axis, SortTerms(bool(descending), x.shape[axis], True, False))[0]
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The places, int64, of the elements in order along an axis; equal ones in the order in which they stand."""
     axis = axis_of("argsort", axis, x.ndim)
-    return _sorted(x, axis, Terms(bool(descending), x.shape[axis], False, True))[0]
+    return _sorted(x, axis, SortTerms(bool(descending), x.shape[axis], False, True))[0]
 
 
 def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
@@ -169,18 +161,14 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     k = integer("topk", "k", k)
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk: k is {k}; axis {axis} has {x.shape[axis]} elements")
-    terms = Terms(bool(largest), k, True, True)
-    done = again(x._storage.device, PLANS, (terms, axis), (x,))  # like an earlier call?
-    if done is not None:
-        x._storage.device.runtime.flush()
-        return done[0], done[1]
-    pieces = _fitting(x._storage.device.facts, x._view((x.shape[axis],), (1,)))
-    if len(pieces) == 1 or k > _FEW:
+    terms = SortTerms(bool(largest), k, True, True)
+    facts, row = x._storage.device.facts, x._view((x.shape[axis],), (1,))
+    if k > _FEW or fits_binding(facts, row):
         values, places = _sorted(x, axis, terms)
         return values, places
-    # A row beyond a binding: the largest of the largest of its pieces, which stand in the order of the pieces.
+    # A row beyond a binding: the largest of the largest of its chunks, which stand in the order of the chunks.
     rows, found = moved(x, (axis,), (x.ndim - 1,)), []
-    for begin, end in pieces:
+    for begin, end in _fitting(facts, row):
         values, places = topk(rows._selected((..., slice(begin, end))), min(k, end - begin), -1, largest)
         found.append((values, binary("add", places, begin)))
     values, which = topk(concat([values for values, _ in found], -1), k, -1, largest)
@@ -217,8 +205,8 @@ def searchsorted(x: Tensor, values: Tensor, side: str = "left", sorter: Tensor |
     device = x._storage.device
     own, sought = cast(x, dtype), cast(cast(values, dtype), wide).contiguous()
     found = None
-    for begin, end in _fitting(device.facts, own):  # how many of all are below is how many of each piece are
-        (some,) = run(device, SEARCHES, _search, (side == "right",), (own._selected(slice(begin, end)), sought))
+    for begin, end in _fitting(device.facts, own):  # how many of all are below is how many of each chunk are
+        (some,) = run(device, _search, (side == "right",), (own._selected(slice(begin, end)), sought))
         found = some if found is None else binary("add", found, some)
     device.runtime.flush()
     return found
@@ -242,7 +230,7 @@ def _search(given: tuple[bool], layouts: Sequence[Layout], facts: DeviceFacts, r
         values, result = sought.reshape(found.size)[begin:end], found.reshape(found.size)[begin:end]
         push = {
             "rows": values.size, "rows_1": 1, "rows_2": 1, "x_offset": At(x), "row_0": 0, "row_1": 0, "row_2": 0,
-            "extent": x.size, "step": x._steps[0], "blocks": 1, "keep": 1, "kept": 1,
+            "extent": x.size, "stride": x._strides[0], "blocks": 1, "keep": 1, "kept": 1,
             "values_offset": At(values), "y_offset": in_words(result),
         }  # fmt: skip
         constants = {

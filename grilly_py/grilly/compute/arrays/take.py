@@ -11,18 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry
-from ..device.caches import Kept
+from ..device.call import call
 from ..device.device import DeviceFacts
 from ..device.plan import Layout, Plan, Planner
-from ..device.record import Ready, again, run
+from ..device.tape import OPEN, as_one
 from ..device.tensor import Tensor
 from .axes import axis_of
-from .map import Gather, emit, mapped, shown
+from .map import Gather, emit, plan, shown
 from .operations import spec
 from .promotion import kind_of
-
-#: Plans of take_along_axis.
-ALONG: Kept[tuple, Ready] = Kept("plans of take_along_axis", 256)
 
 
 def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
@@ -43,15 +40,14 @@ def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
 def take_along_axis(x: Tensor, indices, axis: int = -1) -> Tensor:
     """For each element of ``indices``, of x's number of axes, that element of x along the axis; others broadcast."""
     axis = axis_of("take_along_axis", axis, x.ndim)
-    device = x._storage.device
-    found = again(device, ALONG, (axis,), (x, indices)) if isinstance(indices, Tensor) else None
-    if found is None:
+
+    def check(x: Tensor, indices) -> tuple[Tensor, Tensor]:
         indices = index_array(x, indices, x.shape[axis], axis)
         if indices.ndim != x.ndim:
             raise ValueError(f"take_along_axis: indices have {indices.ndim} axes and x {x.ndim}")
-        found = run(device, ALONG, _along, (axis,), (x, indices))
-    device.runtime.flush()
-    return found[0]
+        return x, indices
+
+    return call(x._storage.device, _along, (axis,), (x, indices), check)[0]
 
 
 def _along(given: tuple[int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
@@ -71,26 +67,27 @@ def _along(given: tuple[int], layouts: Sequence[Layout], facts: DeviceFacts, reg
     if result.size:
         if not extents[0]:
             raise IndexError(f"take_along_axis: axis {axis} has no elements to take")
-        asked = Gather(spec("gather", data.dtype), data._steps[1], extents[0])
-        data = data._view(places.shape, (data._steps[0], 0, data._steps[2]))
-        emit(planner, registry, asked, result, [data, places, None], [offset, own, None])
+        asked = Gather(spec("copy", data.dtype), data._strides[1], extents[0])
+        data = data._view(places.shape, (data._strides[0], 0, data._strides[2]))
+        emit(planner, registry, asked, result, [data, places], [offset, own])
     return planner.plan(result.reshape((*others[:axis], extents[1], *others[axis + 1 :])))
 
 
 def picked(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """Elements of x at an index of one axis, along an axis."""
+    if OPEN.tapes:
+        found: Tensor = as_one(picked, (axis,), (x, index), lambda: picked(x, index, axis))
+        return found
     lead, extent, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     shape = (*lead, index.size, *tail)
     if math.prod(shape) and not extent:
         raise IndexError(f"axis {axis} has no elements to take")
     if len(shape) > 4:
         x = x.contiguous()
-    data = x._view(shape, (*x._steps[:axis], 0, *x._steps[axis + 1 :]))
-    places = index._view(shape, (*(0,) * len(lead), index._steps[0], *(0,) * len(tail)))
-    device = x._storage.device
-    found = mapped(device, Gather(spec("gather", x.dtype), x._steps[axis], extent), (data, places, None))
-    device.runtime.flush()
-    return found
+    data = x._view(shape, (*x._strides[:axis], 0, *x._strides[axis + 1 :]))
+    places = index._view(shape, (*(0,) * len(lead), index._strides[0], *(0,) * len(tail)))
+    asked = Gather(spec("copy", x.dtype), x._strides[axis], extent)
+    return call(x._storage.device, plan, (asked,), (data, places, None))[0]
 
 
 def within_bounds(array: np.ndarray, extent: int, axis: int) -> np.ndarray:

@@ -19,7 +19,7 @@ class Axes(NamedTuple):
     """The axes of an array as transpose.comp has them: extents, strides in memory and of the copy, which are rows."""
 
     extents: tuple[int, ...]
-    steps: tuple[int, ...]
+    strides: tuple[int, ...]
     new: tuple[int, ...]
     rows: int
 
@@ -33,24 +33,34 @@ def axes_of(facts: DeviceFacts, tensor: Tensor, offset: int) -> Axes | None:
     if each not in (1, 2) or facts.architecture in CACHED:
         return None
     extents: list[int] = []
-    steps: list[int] = []
-    for extent, step in zip(tensor.shape, tensor._steps, strict=True):
+    strides: list[int] = []
+    for extent, stride in zip(tensor.shape, tensor._strides, strict=True):
         if extent == 1:
             continue
-        if extents and steps[-1] == extent * step:
-            extents[-1], steps[-1] = extents[-1] * extent, step
+        if extents and strides[-1] == extent * stride:
+            extents[-1], strides[-1] = extents[-1] * extent, stride
         else:
             extents.append(extent)
-            steps.append(step)
-    if not 2 <= len(extents) <= 4 or 1 not in steps[:-1] or min(steps) < 1:
+            strides.append(stride)
+    if not 2 <= len(extents) <= 4 or 1 not in strides[:-1] or min(strides) < 1:
         return None
-    rows = steps.index(1)
+    rows = strides.index(1)
     new = [math.prod(extents[axis + 1 :]) for axis in range(len(extents))]
-    whole = (extents[-1], extents[rows], *(step for step in steps if step != 1), math.gcd(offset, tensor._offset))
+    whole = (
+        extents[-1],
+        extents[rows],
+        *(stride for stride in strides if stride != 1),
+        math.gcd(offset, tensor._offset),
+    )
     others = math.prod(extents) // extents[rows] // extents[-1]
-    if min(extents[-1], extents[rows]) < _LEAST or steps.count(1) > 1 or any(n % each for n in whole) or others > 65535:
+    if (
+        min(extents[-1], extents[rows]) < _LEAST
+        or strides.count(1) > 1
+        or any(n % each for n in whole)
+        or others > 65535
+    ):
         return None
-    return Axes(tuple(extents), tuple(steps), tuple(new), rows)
+    return Axes(tuple(extents), tuple(strides), tuple(new), rows)
 
 
 def emit_transposed(planner: Planner, registry: Registry, x: Tensor, offset: int, result: Tensor) -> bool:
@@ -63,14 +73,14 @@ def emit_transposed(planner: Planner, registry: Registry, x: Tensor, offset: int
     others = [axis for axis in range(last) if axis != rows]
     outer, inner = ([None, None] + others)[-2:]
 
-    def word(steps: tuple[int, ...], axis: int | None) -> int:
-        return 0 if axis is None else steps[axis] // each
+    def word(strides: tuple[int, ...], axis: int | None) -> int:
+        return 0 if axis is None else strides[axis] // each
 
     choice = registry.resolve(Request("transpose", "float32"))
     words = {
         "rows": axes.extents[rows], "columns": axes.extents[last], "inner": 1 if inner is None else axes.extents[inner],
-        "x_offset": At(x, each), "x_outer": word(axes.steps, outer), "x_inner": word(axes.steps, inner),
-        "x_column": word(axes.steps, last), "y_offset": At(result, each), "y_outer": word(axes.new, outer),
+        "x_offset": At(x, each), "x_outer": word(axes.strides, outer), "x_inner": word(axes.strides, inner),
+        "x_column": word(axes.strides, last), "y_offset": At(result, each), "y_outer": word(axes.new, outer),
         "y_inner": word(axes.new, inner), "y_row": word(axes.new, rows),
     }  # fmt: skip
     tile = choice.tile["words"] * each

@@ -1,4 +1,4 @@
-"""What is added to scores, a bias or an additive mask, as kernels read it: its type, and how many numbers at once."""
+"""How kernels read a bias or an additive mask: its dtype, and one, two or four numbers at once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from ..device.device import DeviceFacts
 from ..device.plan import binding
 from ..device.tensor import Tensor
 from .call import ADDED_MASK, AttentionCall, mask_kind
+from .chunks import Chunk
 from .operands import FLOAT32
-from .pieces import Piece
 
 BIAS_HALVES, BIAS_PAIRS, MASK_PAIRS, LATE, FOURS = (
     extras_bits((name,)) for name in ("bias-halves", "bias-pairs", "mask-pairs", "added-late", "added-fours")
 )
 #: Options whose kernels need keys to lie as they do without fours.
 BY_DISTANCE = extras_bits(("alibi", "t5"))
-
-
-class WideBias(Exception):
-    """A call's bias has 16 bits, and the kernel for it reads float32. For the forward call, which converts it."""
 
 
 def is_narrow(call: AttentionCall) -> bool:
@@ -36,22 +32,21 @@ def widened(call: AttentionCall) -> AttentionCall:
     return call._replace(bias=call.bias._replace(dtype=FLOAT32))
 
 
-def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts, options: int) -> int:
-    """The bits of FEATURES that say how the kernel is to read what is added to the scores of a call's dispatches.
+def features(choice: Choice, chunks: Sequence[Chunk], facts: DeviceFacts, options: int) -> int:
+    """The bits of FEATURES for the bias and the additive mask of a call's dispatches.
 
-    ``options`` are the bits of the call's options. Raises WideBias where it cannot.
+    ``options`` are the bits of the call's options. A bias of 16 bits is for kernels that read one
+    (`plan.reads_narrow_bias`).
     """
-    offered, first, bits = choice.variant.offered, pieces[0], 0
+    offered, first, bits = choice.variant.offered, chunks[0], 0
     read: list[tuple[int, list[Tensor | None]]] = []  # the bit for pairs, and the arrays
     if first.bias is not None:
         bits |= offered & LATE
         if first.bias.dtype != FLOAT32:
-            if not offered & BIAS_HALVES:
-                raise WideBias
             bits |= BIAS_HALVES
-        read.append((BIAS_PAIRS, [p.bias for p in pieces]))
+        read.append((BIAS_PAIRS, [p.bias for p in chunks]))
     if mask_kind(first.mask) == ADDED_MASK:
-        read.append((MASK_PAIRS, [p.mask for p in pieces]))
+        read.append((MASK_PAIRS, [p.mask for p in chunks]))
         bits |= offered & LATE
     if read and offered & FOURS and not options & BY_DISTANCE and all(side_by_side(4, a, facts) for _, a in read):
         return bits | FOURS
@@ -62,28 +57,28 @@ def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts, option
 
 
 def side_by_side(many: int, arrays: Iterable[Tensor | None], facts: DeviceFacts) -> bool:
-    """Whether rows are numbers beside each other, and their lengths and where they begin are multiples of ``many``."""
+    """Whether rows are contiguous, and their lengths, strides and offsets are multiples of ``many``."""
     return all(
-        array is not None and array._steps[3] == 1 and array.shape[3] % many == 0
-        and not any(step % many for step in array._steps[:3]) and binding(facts, array)[1] % many == 0
+        array is not None and array._strides[3] == 1 and array.shape[3] % many == 0
+        and not any(stride % many for stride in array._strides[:3]) and binding(facts, array)[1] % many == 0
         for array in arrays
     )  # fmt: skip
 
 
 def rather(call: AttentionCall, registry: Registry, request: Request, choice: Choice, near: int) -> Choice:
-    """For an additive mask a kernel that reads its numbers in pairs, of at most ``near`` ranks less; else the choice.
+    """A kernel that reads an additive mask in pairs, at most ``near`` ranks below the choice; else the choice.
 
     Without options such a kernel is the slower one, and under such a mask two to four times as fast.
     """
     if choice.variant.offered & MASK_PAIRS or mask_kind(call.mask) != ADDED_MASK:
         return choice
-    asked = dict(request.facts)
+    asked = dict(request.problem)
     asked["extras"] = asked.get("extras", 0) | MASK_PAIRS
     try:
-        other = registry.resolve(request._replace(facts=tuple(sorted(asked.items()))))
+        other = registry.resolve(request._replace(problem=tuple(sorted(asked.items()))))
     except UnsupportedError:
         return choice
     return other if registry.rank(other.variant) >= registry.rank(choice.variant) - near else choice
 
 
-__all__ = ["WideBias", "features", "is_narrow", "rather", "widened"]
+__all__ = ["BIAS_HALVES", "features", "is_narrow", "rather", "widened"]

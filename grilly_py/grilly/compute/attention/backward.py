@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,32 +11,31 @@ from ...errors import OutOfDeviceMemoryError, UnsupportedError
 from ...registry import Choice
 from ..arrays.shapes import stack
 from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, to_device
-from ..device.caches import Kept
-from ..device.device import Device
-from ..device.dtypes import is_sixteen_bits
-from ..device.pace import ready_plan
+from ..device.arrays import Unpack
+from ..device.call import call
+from ..device.device import Device, Throughputs
+from ..device.executables import Executable, key_of, placed
 from ..device.plan import Layout
-from ..device.record import Ready, key_of, placed
+from ..device.submission_budget import within_budget
 from ..device.tensor import Tensor
 from . import backward_stored
 from .backward_plan import BackwardCall, BackwardTerms, plan
 from .backward_sums import bias_gradient, sinks_gradient, t5_gradient
 from .checks import check_mask, check_qkv, check_scale
-from .options import OFF, CheckedOptions, prepare, scalar_key
-from .record import Prepared
+from .executables import AttentionExecutable
+from .foreign import unknown
+from .forward import on_device
+from .keywords import WantedKeywords
+from .options import OFF, CheckedOptions, Options, prepare, scalar_key
 
 NAME = "flash_attention2_backward"
-#: Plans of gradients, by what they depend on.
-PLANS: Kept[tuple, Prepared] = Kept("plans of gradients", 512)
-#: Those of calls on Tensors without arrays among their options, by the arguments themselves.
-REPEATED: Kept[tuple, Ready] = Kept("repeated calls for gradients", 512)
 _SCALES = (type(None), float, int)
 
 
 def check_results(
     operation: str, q, shape: tuple[int, ...], lse_shape: tuple[int, ...], grad_out, out, lse, grad_lse
 ) -> None:
-    """Check what forward gave, and the gradients of its output, which has ``shape`` and q's dtype, and of lse."""
+    """Check the results of forward and their gradients against ``shape`` of the output, ``lse_shape`` and q's dtype."""
     check_float(operation, q=q, grad_out=grad_out, out=out)
     for name, array in (("grad_out", grad_out), ("out", out)):
         if tuple(array.shape) != shape:
@@ -56,55 +56,86 @@ def check_results(
 
 
 def paired(device: Device, lse: Tensor, grad_lse) -> Tensor:
-    """lse as it is, or with each number's gradient behind it on a last axis."""
+    """lse, or lse and its gradient side by side on a new last axis."""
     return lse if grad_lse is None else stack([lse, to_device(device, grad_lse)], axis=-1)
 
 
 def flash_attention_backward(
-    device: Device,
-    grad_out,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    mask=None,
-    causal=False,
-    scale=None,
-    return_dbias=False,
-    return_dsinks=False,
-    return_dt5_table=False,
-    grad_lse=None,
-    options=OFF,
-):
+    device: Device, grad_out, q, k, v, out, lse, *, mask=None, causal=False, scale=None, shift=None, options=OFF,
+    **more: Unpack[WantedKeywords],
+):  # fmt: skip
     """Check the arguments, find the gradients, and return what users get.
 
-    ``grilly.functional.flash_attention2_backward`` documents the arguments.
+    ``grilly.functional.flash_attention2_backward`` documents the arguments. ``shift`` is where query 0 stands among the
+    keys, by default Sk - Sq.
     """
-    device.check_open()
-    arrays, causal = (grad_out, q, k, v, out, lse), bool(causal)
-    check_backend(NAME, device, *arrays, mask, grad_lse)
-    wanted = {"attn_bias": return_dbias, "sinks": return_dsinks, "t5_table": return_dt5_table}
-    key = None
-    if type(grad_out) is type(q) is type(k) is type(v) is type(out) is type(lse) is Tensor and len(q.shape) == 4:
+    causal, grad_lse = bool(causal), more.pop("grad_lse", None)
+    asked = (
+        ("attn_bias", more.pop("return_dbias", False)), ("sinks", more.pop("return_dsinks", False)),
+        ("t5_table", more.pop("return_dt5_table", False)),
+    )  # fmt: skip
+    if more:
+        raise unknown(NAME, more)
+    wanted = [name for name, is_asked in asked if is_asked]
+    static = None
+    if not wanted and grad_lse is None and scale.__class__ in _SCALES:
         scalars = () if options is OFF else scalar_key(options)
-        plain = not (return_dbias or return_dsinks or return_dt5_table) and scale.__class__ in _SCALES
-        plain = plain and grad_lse is None
-        if plain and scalars is not None and (mask is None or type(mask) is Tensor):
-            tensors = (q, k, v, grad_out, out, lse, mask, None, None)
-            key = key_of(device, (scalars, causal, scale), tensors)
-            results = _again(device, key, tensors)
-            if results is not None:
-                device.runtime.flush()
-                return tuple(results[:3])
-    if options is not OFF:
-        check_backend(NAME, device, *vars(options).values())
+        static = None if scalars is None else (scalars, causal, scale, shift)
+
+    def record(*arrays):
+        *arrays, mask, _, _ = arrays
+        check_backend(NAME, device, *arrays, mask, grad_lse)
+        if options is not OFF:
+            check_backend(NAME, device, *vars(options).values())
+        return _gradients(device, _checked(arrays, mask, (causal, scale, shift), grad_lse, options, wanted))
+
+    found = call(
+        device, plan, static, (q, k, v, grad_out, out, lse, mask, None, None), record=record, floats=5,
+        results=3 + len(wanted), narrow=3, like=(grad_out, q, k, v, out, lse, grad_lse),
+    )  # fmt: skip
+    return tuple(found[: 3 + len(wanted)])
+
+
+class _Checked(NamedTuple):
+    """The checked arguments of a call.
+
+    Attributes
+    ----------
+    arrays : tuple
+        q, k, v, grad_out, out and lse, as they were given.
+    rank : int
+        Axes of q.
+    full : tuple of int
+        (B, H, Sq, Sk).
+    mask, grad_lse : array or None
+    terms : BackwardTerms
+    checked : CheckedOptions or None
+    wanted : dict
+        Further arrays with gradients, by the names of their options.
+    """
+
+    arrays: Sequence
+    rank: int
+    full: tuple[int, int, int, int]
+    mask: Any
+    grad_lse: Any
+    terms: BackwardTerms
+    checked: CheckedOptions | None
+    wanted: dict[str, Any]
+
+
+def _checked(
+    arrays: Sequence, mask, asked: tuple, grad_lse, options: Options, wanted: Sequence[str]
+) -> _Checked:
+    """Check a call's arguments against each other; ``asked`` are causal, scale and shift. Raises TypeError and
+    ValueError."""
+    causal, scale, shift = asked
+    q, k, v, grad_out, out, lse = arrays
     rank = check_qkv(NAME, q, k, v)
     shape = (*tuple(q.shape)[:-1], v.shape[-1])
     check_results(NAME, q, shape, shape[:-1], grad_out, out, lse, grad_lse)
-    for name, asked in wanted.items():
-        if asked and getattr(options, name) is None:
+    for name in wanted:
+        if getattr(options, name) is None:
             raise ValueError(f"{NAME}: the gradient of {name} is asked for, which the call lacks; give {name}")
     q_shape, k_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k))
     scale = check_scale(NAME, scale, q_shape[3])
@@ -112,117 +143,106 @@ def flash_attention_backward(
     if mask is not None:
         mask = check_mask(NAME, mask, full)
     checked = None if options is OFF else prepare(NAME, options, full, causal)
-    terms = BackwardTerms(causal, scale, full[3] - full[2])
+    terms = BackwardTerms(causal, scale, full[3] - full[2] if shift is None else shift)
     if checked is not None:
-        terms = BackwardTerms(checked.causal, scale, terms.shift + checked.right, checked.facts())
-    dtype = np.dtype(q.dtype)
-    shapes = [tuple(array.shape) for array in (q, k, v)]
+        terms = BackwardTerms(checked.causal, scale, terms.shift + checked.right, checked.summary())
     # As checked: the caller's may be lists, or of another type.
-    given = {"attn_bias": "bias", "sinks": "sinks", "t5_table": "t5_table"}
-    more = {name: getattr(checked, given[name]) for name, asked in wanted.items() if asked}
-    if 0 in full:
-        results = [device.tensor(np.zeros(shape, dtype)) for shape in shapes]
-        results += [device.tensor(np.zeros(tuple(array.shape), np.float32)) for array in more.values()]
-    else:
-        sent = [to_device(device, array) for array in (q, k, v, grad_out, out, lse)]
-        unchanged = all(a is b for a, b in zip(sent, (q, k, v, grad_out, out, lse), strict=True))
-        if is_sixteen_bits(dtype) and not device.sixteen_bits:
-            sent, unchanged = [tensor.astype(FLOAT32, copy=False) for tensor in sent], False
-        sums = paired(device, sent[5], grad_lse)
-        call: list = [*(four_axes(tensor) for tensor in sent[:5]), sums[(None,) * (4 - rank)]]
-        for array in (mask, None if checked is None else checked.bias):
-            if array is not None:
-                array = (array if isinstance(array, Tensor) else device.tensor(array)).broadcast_to(full)
-            call.append(array)
-        found, (*results, stats) = _recorded(device, call, terms, checked)
-        narrow = results[0].dtype == results[1].dtype == dtype
-        if key is not None and unchanged and narrow and not terms.options.contents:
-            device.caches[REPEATED].keep(key, found.ready)
-        results = [
-            result.astype(dtype, copy=False).reshape(shape) for result, shape in zip(results, shapes, strict=True)
-        ]
-        if return_dbias:
-            results.append(bias_gradient(device, call, stats, terms, checked, tuple(more["attn_bias"].shape)))
-        if return_dsinks:
-            results.append(sinks_gradient(device, stats, more["sinks"]))
-        if return_dt5_table:
-            results.append(t5_gradient(device, call, stats, terms, checked, tuple(more["t5_table"].shape)))
-    if any(isinstance(array, Tensor) for array in (*arrays, grad_lse)):
-        device.runtime.flush()
-    else:
-        results = [result.numpy() for result in results]
-    return tuple(results)
+    kept = {"attn_bias": "bias", "sinks": "sinks", "t5_table": "t5_table"}
+    more = {name: getattr(checked, kept[name]) for name in wanted}
+    return _Checked(arrays, rank, full, mask, grad_lse, terms, checked, more)
 
 
-def prepared(
+def _gradients(device: Device, call: _Checked) -> tuple[list[Tensor], AttentionExecutable | None]:
+    """Record the gradients of a call: of q, k and v, then those of ``call.wanted``.
+
+    Also gives the plan, where it serves all calls with this key.
+    """
+    terms, checked, wanted, given = call.terms, call.checked, call.wanted, call.arrays
+    dtype, shapes = np.dtype(given[0].dtype), [tuple(array.shape) for array in given[:3]]
+    if 0 in call.full:
+        sizes = [(shape, dtype) for shape in shapes]
+        sizes += [(tuple(array.shape), FLOAT32) for array in wanted.values()]
+        return [device.tensor(np.zeros(*size)) for size in sizes], None
+    sent = [to_device(device, array) for array in given]
+    sums = paired(device, sent[5], call.grad_lse)
+    tensors: list = [*(four_axes(tensor) for tensor in sent[:5]), sums[(None,) * (4 - call.rank)]]
+    tensors += [on_device(device, a, call.full) for a in (call.mask, None if checked is None else checked.bias)]
+    found, (*results, stats) = _recorded(device, tensors, terms, checked)
+    serves = not terms.options.contents and all(a is b for a, b in zip(tensors[:5], given, strict=False))
+    serves = serves and sent[5] is given[5] and results[0].dtype == results[1].dtype == dtype
+    results = [result.astype(dtype, copy=False).reshape(shape) for result, shape in zip(results, shapes, strict=True)]
+    if "attn_bias" in wanted:
+        results.append(bias_gradient(device, tensors, stats, terms, checked, tuple(wanted["attn_bias"].shape)))
+    if "sinks" in wanted:
+        results.append(sinks_gradient(device, stats, wanted["sinks"]))
+    if "t5_table" in wanted:
+        results.append(t5_gradient(device, tensors, stats, terms, checked, tuple(wanted["t5_table"].shape)))
+    return results, found if serves else None
+
+
+def attention_executable(
     device: Device, tensors: Sequence[Tensor | None], terms: BackwardTerms, stores: bool = True
-) -> Prepared:
-    """The plan for checked tensors q, k, v, g, o, lse, mask and bias, the last two None where there are none.
+) -> AttentionExecutable:
+    """The plan of a call for gradients, of the cache of ``plan`` or new.
 
-    ``stores`` says that dS may be kept in memory.
+    Parameters
+    ----------
+    tensors : sequence of Tensor or None
+        q, k, v, g, o, lse, mask and bias, checked; None for a mask or a bias that the call lacks.
+    terms : BackwardTerms
+    stores : bool
+        Whether dS may be stored in memory.
     """
     key = key_of(device, (terms, stores), tensors)
     bias = tensors[7]
-    if bias is not None and bias._offset:  # it stands among the words of the header
+    if bias is not None and bias._offset:  # it stands among the parameters of the header
         key = (*key[:8], placed(bias))
-    plans = device.caches[PLANS]
+    plans = device.caches[plan]
     found = plans.get(key)
     if found is None:
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
-        call = BackwardCall(*layouts, *terms)
-        facts = device.facts if stores else backward_stored.without(device.facts)
-        made, ready = ready_plan(device, lambda: plan(call, facts, device.registry), (*tensors, None))
-        found = plans.keep(key, Prepared(ready, made.words))
+        asked = BackwardCall(*layouts, *terms)
+        facts, registry = device.facts if stores else backward_stored.without(device.facts), device.registry
+
+        def make(throughputs: Throughputs) -> AttentionExecutable:
+            return AttentionExecutable(device, plan(asked, facts, registry, throughputs))
+
+        found = plans.keep(key, within_budget(device, make, (*tensors, None)))
     return found
 
 
 def attention_gradients(
     device: Device, tensors: Sequence[Tensor | None], terms: BackwardTerms, checked: CheckedOptions | None
 ) -> list[Tensor]:
-    """Record dq, dk, dv and the rows' stats of checked tensors, as ``prepared`` takes them."""
+    """Record dq, dk, dv and the rows' stats of checked tensors, as ``attention_executable`` takes them."""
     return _recorded(device, tensors, terms, checked)[1]
 
 
 def _recorded(
     device: Device, tensors: Sequence[Tensor | None], terms: BackwardTerms, checked: CheckedOptions | None
-) -> tuple[Prepared, list[Tensor]]:
+) -> tuple[AttentionExecutable, list[Tensor]]:
     """The plan that was recorded, and its results; where there is no room for dS, the plan that does without."""
-    found = prepared(device, tensors, terms)
-    words = found.words_of(device, checked)
+    found = attention_executable(device, tensors, terms)
     try:
-        return found, found.run_all(tensors, words)
+        return found, found.run((*tensors, found.parameters_of(device, checked)))
     except OutOfDeviceMemoryError:
-        if not backward_stored.stores(found.ready.plan):
+        if not backward_stored.stores(found.plan):
             raise
-    found = prepared(device, tensors, terms, stores=False)
-    return found, found.run_all(tensors, found.words_of(device, checked))
-
-
-def _again(device: Device, key: tuple | None, tensors: Sequence[Tensor | None]) -> list[Tensor] | None:
-    """The results of a call that was seen before; None of others, and where there is no room for dS any more."""
-    ready = device.caches[REPEATED].get(key)
-    if ready is None:
-        return None
-    try:
-        return ready.run(tensors)
-    except OutOfDeviceMemoryError:
-        if not backward_stored.stores(ready.plan):
-            raise
-        device.caches[REPEATED].pop(key, None)
-        return None
+    found = attention_executable(device, tensors, terms, stores=False)
+    return found, found.run((*tensors, found.parameters_of(device, checked)))
 
 
 def gradients_by(
     device: Device, choice: Choice, tensors: Sequence[Tensor | None], terms: BackwardTerms
 ) -> list[Tensor]:
-    """Record what one kernel gives: dq, or dk and dv; of tensors as ``prepared`` takes them, no options.
+    """Record the results of one kernel: dq, or dk and dv. Tensors as of ``attention_executable``, without options.
 
-    A kernel that needs dS in memory gets it, whatever share of the memory that is: UnsupportedError where it cannot.
+    A kernel that reads dS gets it, of any size. Raises UnsupportedError where memory has no room for it.
     """
     layouts = (Layout.of(tensor, device.facts) for tensor in tensors)
     reads = choice.variant.operation == backward_stored.OPERATION
     facts = backward_stored.with_room(device.facts) if reads else device.facts
-    made = plan(BackwardCall(*layouts, *terms), facts, device.registry, [choice])
+    made = plan(BackwardCall(*layouts, *terms), facts, device.registry, device.throughputs, [choice])
     if reads and not backward_stored.stores(made.plan):
         raise UnsupportedError(f"{choice.variant.name} was not run: dS of the call cannot be stored")
-    return Ready(device, made.plan).run((*tensors, None))[:-1]
+    return Executable(device, made.plan).run((*tensors, None))[:-1]

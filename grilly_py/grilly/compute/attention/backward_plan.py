@@ -18,13 +18,13 @@ import numpy as np
 from ...registry import Choice, Registry, Request
 from ...registry.shared import value
 from ..device.cut import parts
-from ..device.device import DeviceFacts
+from ..device.device import NO_PACES, DeviceFacts, Throughputs
 from ..device.plan import ALIGN_MOST, Layout, Planner, strided
 from ..device.tensor import Tensor
 from . import backward_stored as stored
-from .backward_pieces import Piece, bind_results, split
-from .call import MAX_KEYS, NOTHING, OptionFacts, mask_kind
-from .operands import FLOAT32, WORDS, AttentionPlan, bias_words, words_slot
+from .backward_chunks import Chunk, bind_results, split
+from .call import MAX_KEYS, NOTHING, OptionSummary, mask_kind
+from .operands import FLOAT32, PARAMETERS, AttentionPlan, bias_parameters, parameters_slot
 
 _ADD, _FOLLOW = value("accumulate", "ADD_TO_RESULT"), value("accumulate", "KEYS_FOLLOW")
 
@@ -38,7 +38,7 @@ class BackwardTerms(NamedTuple):
         As of AttentionCall.
     shift : int
         Query i sees keys up to ``i + shift`` under causality.
-    options : OptionFacts
+    options : OptionSummary
     packed : tuple or None
         Where sequences lie one after the other: the rows of q's array and of k's, and whether sequences cover them all.
     """
@@ -46,7 +46,7 @@ class BackwardTerms(NamedTuple):
     causal: bool
     scale: float
     shift: int
-    options: OptionFacts = NOTHING
+    options: OptionSummary = NOTHING
     packed: tuple[tuple[int, bool], tuple[int, bool]] | None = None
 
 
@@ -68,7 +68,7 @@ class BackwardCall(NamedTuple):
     causal: bool
     scale: float
     shift: int
-    options: OptionFacts = NOTHING
+    options: OptionSummary = NOTHING
     packed: tuple[tuple[int, bool], tuple[int, bool]] | None = None
 
     def constants(self, views: Mapping[str, Tensor]) -> dict[str, int]:
@@ -82,10 +82,10 @@ class BackwardCall(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A dispatch: its kernel, what it is given, whether its results are float32, and where dS is stored, or None."""
+    """A dispatch: its kernel, its chunk, whether its results are float32, and the array for dS or None."""
 
     choice: Choice
-    piece: Piece
+    chunk: Chunk
     wide: bool
     ds: Tensor | None = None
 
@@ -94,65 +94,66 @@ def requests(views: Mapping[str, Tensor], call: BackwardCall) -> list[Request]:
     """What the registry is asked for: a kernel for dq, and one for dk and dv."""
     layouts = (call.q, call.k, call.v, call.g)
     dims = (call.q.shape[3], call.v.shape[3])
-    places = [n for array in layouts for n in (array.offset, *array.steps[:3])]
-    if call.packed is not None:  # the steps between sequences are 0
-        places = [n for name in "qkvg" for n in views[name]._steps[:3]] + [array.offset for array in layouts]
+    places = [n for array in layouts for n in (array.offset, *array.strides[:3])]
+    if call.packed is not None:  # the strides between sequences are 0
+        places = [n for name in "qkvg" for n in views[name]._strides[:3]] + [array.offset for array in layouts]
     aligned = gcd(ALIGN_MOST, *dims, *places)
     asked = (
         ("align", aligned), ("causal", int(call.causal)), ("extras", call.options.bits), ("head_dim", dims[0]),
         ("options", call.options.bits.bit_count()), ("value_dim", dims[1]),
     )  # fmt: skip
     dtype = call.q.dtype.name
-    return [Request(f"attention-backward-{name}", dtype, facts=asked) for name in ("dq", "dkv")]
+    return [Request(f"attention-backward-{name}", dtype, problem=asked) for name in ("dq", "dkv")]
 
 
 def plan(
-    call: BackwardCall, facts: DeviceFacts, registry: Registry, choices: Sequence[Choice] | None = None
-) -> AttentionPlan:
-    """The plan: results dq, dk, dv and stats (lse, delta and what kernels note
-    of every row, ``(B, H, Sq, 4)``); or of ``choices`` only.
+    call: BackwardCall, facts: DeviceFacts, registry: Registry, throughputs: Throughputs = NO_PACES,
+    choices: Sequence[Choice] | None = None,
+) -> AttentionPlan:  # fmt: skip
+    """The plan of a call. Results: dq, dk, dv and stats; with ``choices`` only those of these kernels, and stats.
 
-    Sums of several dispatches are float32, whatever the dtype of q is.
+    ``stats`` are ``(B, H, Sq, 4)`` float32: lse, delta and two numbers of the kernels for every row. ``throughputs`` as
+    of ``Device.throughputs``. Sums of several dispatches are float32 for every dtype of q.
     """
     layouts = [call.q, call.k, call.v, call.g, call.o, call.lse, call.mask, call.bias]
-    planner = Planner(facts, [*layouts, WORDS if call.options.contents else None])
+    planner = Planner(facts, [*layouts, PARAMETERS if call.options.contents else None])
     q, k, v, g, o, lse, mask, bias, given = planner.inputs
     stats = row_stats(planner, registry, g, o, lse)
     views = {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias}
     if call.packed is not None:
         # delta is a row's own, so for it all sequences are one; other kernels add a sequence's first row themselves.
         total = g.shape[2]
-        views["g"] = Tensor(g._storage, (*q.shape[:3], v.shape[3]), g.dtype, (0, *g._steps[1:]), g._offset)
+        views["g"] = Tensor(g._storage, (*q.shape[:3], v.shape[3]), g.dtype, (0, *g._strides[1:]), g._offset)
         views["stats"] = Tensor(stats._storage, (*q.shape[:3], 4), FLOAT32, (0, 4 * total, 4, 1))
     views = {name: view for name, view in views.items() if view is not None}
-    jobs, results = _jobs(planner, registry, views, call, choices)
+    jobs, results = _jobs(planner, registry, views, call, throughputs, choices)
     bits = call.options.bits
-    headers = [header(facts, job.piece) for job in jobs] if bits else []
-    words, made = words_slot(planner, call, given, headers)
-    for number, (choice, piece, wide, ds) in enumerate(jobs):
+    blocks = [block(facts, job.chunk) for job in jobs] if bits else []
+    parameters, made = parameters_slot(planner, call, given, blocks)
+    for number, (choice, chunk, wide, ds) in enumerate(jobs):
         constants = {
-            **call.constants(piece.views), "GROUP": piece.group, "WIDE": int(wide),
-            "ACCUMULATE": _ADD * piece.accumulate + _FOLLOW * piece.more,
+            **call.constants(chunk.views), "GROUP": chunk.group, "WIDE": int(wide),
+            "ACCUMULATE": _ADD * chunk.accumulate + _FOLLOW * chunk.more,
         }  # fmt: skip
         if "STORES" in choice.variant.constants:
             constants["STORES"] = int(ds is not None)
-        written = piece.results
+        written = chunk.results
         windows, row = bind_results(facts, written)
         width = written[0].shape[3]
-        out = (row, written[0]._steps[0] // width, written[0]._steps[1] // width)
-        arrays, push = operands(piece, out, call.scale, words, made.places[number] if made else 0)
+        out = (row, written[0]._strides[0] // width, written[0]._strides[1] // width)
+        arrays, push = operands(chunk, out, call.scale, parameters, made.places[number] if made else 0)
         batch, heads, owned, _ = written[0].shape
         groups = (-(-owned // choice.tile["rows"]), heads, batch)
-        names = [name for name in ("dq", "dk", "dv") if name in piece.views]
+        names = [name for name in ("dq", "dk", "dv") if name in chunk.views]
         planner.dispatch(
             choice, constants, {**arrays, **dict(zip(names, windows, strict=True)), "stored": ds}, push, groups,
-            piece.flops() if choice.variant.operation != stored.OPERATION else stored.flops(piece), _kind(choice, call),
+            chunk.flops() if choice.variant.operation != stored.OPERATION else stored.flops(chunk), _kind(choice, call),
         )  # fmt: skip
     return AttentionPlan(planner.plan(*results, stats), made)
 
 
 def _jobs(
-    planner: Planner, registry: Registry, views: dict[str, Tensor], call: BackwardCall,
+    planner: Planner, registry: Registry, views: dict[str, Tensor], call: BackwardCall, throughputs: Throughputs,
     choices: Sequence[Choice] | None,
 ) -> tuple[list[_Job], list[Tensor]]:  # fmt: skip
     """The dispatches in order, and the results dq, dk and dv; or those of ``choices`` only."""
@@ -165,7 +166,7 @@ def _jobs(
             dkv, product = stored.storing(registry, for_dkv, choices[0])
         if product is not None:
             mark = planner.mark()
-            found = _stored(planner, views, call, dkv, product)
+            found = _stored(planner, views, call, throughputs, dkv, product)
             if found is not None:
                 jobs, results = found
                 return jobs, results if choices is None else results[:1]
@@ -173,28 +174,33 @@ def _jobs(
         choices = [registry.resolve(for_dq), dkv] if choices is None else [registry.resolve(for_dq)]
     jobs, results = [], []
     for choice in choices:
-        arrays, pieces = _cut(planner, choice, views, call)
-        jobs += [_Job(choice, piece, arrays[0].dtype == FLOAT32) for piece in pieces]
+        arrays, chunks = _cut(planner, choice, views, call, throughputs)
+        jobs += [_Job(choice, chunk, arrays[0].dtype == FLOAT32) for chunk in chunks]
         results += arrays
     return jobs, results
 
 
 def _stored(
-    planner: Planner, views: dict[str, Tensor], call: BackwardCall, dkv: Choice, product: Choice
+    planner: Planner,
+    views: dict[str, Tensor],
+    call: BackwardCall,
+    throughputs: Throughputs,
+    dkv: Choice,
+    product: Choice,
 ) -> tuple[list[_Job], list[Tensor]] | None:
-    """As ``_jobs``, with dS in memory; None where it is not to be."""
-    arrays, pieces = _cut(planner, dkv, views, call)
-    shares = stored.shares(planner.facts, pieces, dkv, views["q"].shape[2], views["k"].shape[2])
-    if shares is None:
+    """As ``_jobs``, with dS in memory; None without room for it or a kernel that stores it."""
+    arrays, chunks = _cut(planner, dkv, views, call, throughputs)
+    stored_chunks = stored.stored_chunks(planner.facts, chunks, dkv, views["q"].shape[2], views["k"].shape[2])
+    if stored_chunks is None:
         return None
     dq, seen = _result(planner, call, "dq", views["q"].shape, views["q"].dtype)
-    # A share's dS lies where that of the one before the last did, whose dq is done by then.
-    largest = max(stored.nbytes(share, dkv) for share in shares)
-    places = [planner.empty((largest // 4,)) for _ in shares[:2]]
+    # A stored_chunk's dS lies where that of the one before the last did, whose dq is done by then.
+    largest = max(stored.nbytes(stored_chunk, dkv) for stored_chunk in stored_chunks)
+    places = [planner.empty((largest // 4,)) for _ in stored_chunks[:2]]
     jobs = []
-    for number, share in enumerate(shares):
+    for number, stored_chunk in enumerate(stored_chunks):
         place = places[number % 2]
-        jobs += [_Job(dkv, share, False, place), _Job(product, stored.for_dq(share, seen), False, place)]
+        jobs += [_Job(dkv, stored_chunk, False, place), _Job(product, stored.for_dq(stored_chunk, seen), False, place)]
     return jobs, [dq, *arrays]
 
 
@@ -233,31 +239,32 @@ def _kind(choice: Choice, call: BackwardCall) -> tuple | None:
 
 
 def _cut(
-    planner: Planner, choice: Choice, views: dict[str, Tensor], call: BackwardCall
-) -> tuple[list[Tensor], list[Piece]]:
-    """Arrays for the results of one of the two kernels, and the dispatches that make them."""
+    planner: Planner, choice: Choice, views: dict[str, Tensor], call: BackwardCall, throughputs: Throughputs
+) -> tuple[list[Tensor], list[Chunk]]:
+    """Arrays for the results of one of the two kernels, and its dispatches."""
     most_walked = max(int(min(MAX_KEYS, planner.facts.loop_trips * choice.keys_per_trip)), 1)
+    most_work = planner.facts.most_work(_kind(choice, call), throughputs)
     names = {"dq": "q"} if choice.variant.operation == "attention-backward-dq" else {"dk": "k", "dv": "v"}
 
-    def cut(dtype: np.dtype) -> tuple[list[Tensor], list[Piece]]:
+    def cut(dtype: np.dtype) -> tuple[list[Tensor], list[Chunk]]:
         made = {name: _result(planner, call, name, views[of].shape, dtype) for name, of in names.items()}
-        piece = Piece({**views, **{name: view for name, (_, view) in made.items()}}, call.shift)
-        return [array for array, _ in made.values()], split(planner.facts, piece, most_walked, _kind(choice, call))
+        chunk = Chunk({**views, **{name: view for name, (_, view) in made.items()}}, call.shift)
+        return [array for array, _ in made.values()], split(planner.facts, chunk, most_walked, most_work)
 
     mark, dtype = planner.mark(), views["q"].dtype
-    arrays, pieces = cut(dtype)
-    if dtype != FLOAT32 and any(p.accumulate for p in pieces):
+    arrays, chunks = cut(dtype)
+    if dtype != FLOAT32 and any(p.accumulate for p in chunks):
         planner.back(mark)
-        arrays, pieces = cut(FLOAT32)  # sums of several dispatches are rounded once, at the end
-    return arrays, pieces
+        arrays, chunks = cut(FLOAT32)  # sums of several dispatches are rounded once, at the end
+    return arrays, chunks
 
 
 def _result(
     planner: Planner, call: BackwardCall, name: str, shape: tuple[int, ...], dtype: np.dtype
 ) -> tuple[Tensor, Tensor]:
-    """A new array for dq, dk or dv of this shape, and what kernels see of it.
+    """A new array for dq, dk or dv of this shape, and the view for kernels.
 
-    Packed, the array is (H, rows, D), and kernels, which add a sequence's first row themselves, see every sequence at
+    Packed, the array is (H, rows, D). Kernels add a sequence's first row themselves: in the view all sequences begin at
     row 0.
     """
     if call.packed is None:
@@ -269,25 +276,25 @@ def _result(
     return array, Tensor(array._storage, shape, array.dtype, (0, rows * width, width, 1))
 
 
-def header(facts: DeviceFacts, piece: Piece) -> dict[str, int]:
-    """The words of a dispatch's header that differ from piece to piece."""
-    batch, head, row, key = piece.first
-    words = {"first_batch": batch, "first_head": head, "first_row": row, "first_key": key}
-    return {**words, **bias_words(facts, piece.views.get("bias"))}
+def block(facts: DeviceFacts, chunk: Chunk) -> dict[str, int]:
+    """The parameters of a dispatch that differ from chunk to chunk."""
+    batch, head, row, key = chunk.first
+    parameters = {"first_batch": batch, "first_head": head, "first_row": row, "first_key": key}
+    return {**parameters, **bias_parameters(facts, chunk.views.get("bias"))}
 
 
 def operands(
-    piece: Piece, out: tuple[int, int, int], scale: float, words: Tensor | None, place: int
+    chunk: Chunk, out: tuple[int, int, int], scale: float, parameters: Tensor | None, place: int
 ) -> tuple[dict, dict]:
     """The arrays but for the results, and the push constants of shaders/backward/flash-backward.glsl."""
-    views = piece.views
+    views = chunk.views
     arrays = {name: views.get(name) for name in ("q", "k", "v", "mask", "g", "stats", "bias")}
     push = {
         **strided("q", views["q"]), **strided("k", views["k"]), **strided("v", views["v"]), **strided("g", views["g"]),
         **strided("mask", views.get("mask"), ("batch", "head", "row", "key")),
         **strided("stats", views["stats"], ("batch", "head"), unit=4),
         **dict(zip(("out_offset", "out_batch", "out_head"), out, strict=True)),
-        "queries": views["q"].shape[2], "keys": views["k"].shape[2], "causal_shift": piece.shift, "scale": scale,
+        "queries": views["q"].shape[2], "keys": views["k"].shape[2], "causal_shift": chunk.shift, "scale": scale,
         "extra": place,
     }  # fmt: skip
-    return {**arrays, "extra": words}, push
+    return {**arrays, "extra": parameters}, push

@@ -1,8 +1,8 @@
 """dS in memory: the kernel for dk and dv stores it, and dq is one product in place of three.
 
-dS has a number of 16 bits for each query and key. It is kept where a share of the device's memory holds it
-(``DeviceFacts.workspace``), for all heads or for some at a time, whose two products then take turns with those of the
-next ones. Where it does not fit, dq is found as without.
+dS has a number of 16 bits for each query and key. It takes at most ``DeviceFacts.workspace`` bytes, for all heads or
+for some at a time; both products of some heads then come before those of the next. Where it does not fit, the kernel
+for dq does without.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ...registry import Choice, Registry, Request
 from ..device.device import DeviceFacts
 from ..device.plan import Plan
 from ..device.tensor import Tensor
-from .backward_pieces import Piece
-from .pieces import cut_up
+from .backward_chunks import Chunk
+from .chunks import cut_up
 
 OPERATION = "attention-backward-dq-stored"
 
 
 def stored_dq(registry: Registry, request: Request, dkv: Choice) -> Choice | None:
-    """The kernel for dq that reads what ``dkv`` stores; None where there is none. ``request`` is that for dq."""
+    """The kernel for dq that reads the dS of ``dkv``, or None. ``request`` is that for dq."""
     if "stored" not in dkv.tile:
         return None
     try:
@@ -33,9 +33,9 @@ def stored_dq(registry: Registry, request: Request, dkv: Choice) -> Choice | Non
 
 
 def storing(registry: Registry, request: Request, product: Choice) -> tuple[Choice, Choice | None]:
-    """A kernel for dk and dv, which ``request`` asks for, and ``product`` where it stores what that reads.
+    """A kernel for dk and dv that stores dS for ``product``, and ``product``; without one, any kernel and None.
 
-    It need not be the one that calls get: a check of the product comes before anybody asked for it.
+    Calls may get another kernel: the self-check of the product runs before the first call.
     """
     able = [
         variant for variant, reason in registry.explain(request)
@@ -46,55 +46,58 @@ def storing(registry: Registry, request: Request, product: Choice) -> tuple[Choi
     return registry.choice(max(able, key=registry.rank)), product
 
 
-def nbytes(piece: Piece, choice: Choice) -> int:
-    """Bytes of dS of a piece: of whole tiles of both kernels."""
-    batch, heads, queries, _ = piece.views["q"].shape
+def nbytes(chunk: Chunk, choice: Choice) -> int:
+    """Bytes of dS of a chunk: of whole tiles of both kernels."""
+    batch, heads, queries, _ = chunk.views["q"].shape
     whole = choice.tile["stored"]
-    rows, keys = (-(-count // whole) * whole for count in (queries, piece.views["k"].shape[2]))
+    rows, keys = (-(-count // whole) * whole for count in (queries, chunk.views["k"].shape[2]))
     return 2 * batch * heads * rows * keys
 
 
-def shares(
-    facts: DeviceFacts, pieces: Sequence[Piece], dkv: Choice, queries: int, keys: int
-) -> list[Piece] | None:
-    """The dispatches for dk and dv whose dS is stored at a time; None where dS is not to be stored.
+def stored_chunks(
+    facts: DeviceFacts, chunks: Sequence[Chunk], dkv: Choice, queries: int, keys: int
+) -> list[Chunk] | None:
+    """The dispatches for dk and dv with dS in memory; None where dS does not pay or does not fit.
 
-    ``pieces`` are the dispatches that do it without, for all ``queries`` and ``keys``. Two shares' dS are in memory at
-    once, or that of the only one. Shares that would leave the device partly idle are not worth it.
+    ``chunks`` are the dispatches without dS, for all ``queries`` and ``keys``. Memory holds the dS of two dispatches at
+    once, or of the only one. Dispatches too small for the device do not pay.
     """
-    if any(p.accumulate or (p.views["q"].shape[2], p.views["k"].shape[2]) != (queries, keys) for p in pieces):
+    if any(p.accumulate or (p.views["q"].shape[2], p.views["k"].shape[2]) != (queries, keys) for p in chunks):
         return None
-    if len(pieces) == 1 and nbytes(pieces[0], dkv) <= min(facts.workspace, facts.storage_range):
-        return list(pieces)
+    if len(chunks) == 1 and nbytes(chunks[0], dkv) <= min(facts.workspace, facts.storage_range):
+        return list(chunks)
     most = min(facts.workspace // 2, facts.storage_range)
 
-    def place(piece: Piece) -> tuple[str, int] | None:
-        batch, kv_heads = piece.views["k"].shape[:2]
-        if nbytes(piece, dkv) <= most or (batch == 1 and kv_heads == 1):
+    def place(chunk: Chunk) -> tuple[str, int] | None:
+        batch, kv_heads = chunk.views["k"].shape[:2]
+        if nbytes(chunk, dkv) <= most or (batch == 1 and kv_heads == 1):
             return None
         return ("batch", batch // 2) if batch > 1 else ("head", kv_heads // 2)
 
-    found = [share for piece in pieces for share in cut_up(piece, place)]
+    found = [stored_chunk for chunk in chunks for stored_chunk in cut_up(chunk, place)]
     tiles = -(-keys // dkv.tile["rows"])
-    for share in found:
-        batch, kv_heads = share.views["k"].shape[:2]
-        if nbytes(share, dkv) > most or tiles * batch * kv_heads < 2 * facts.units:
+    for stored_chunk in found:
+        batch, kv_heads = stored_chunk.views["k"].shape[:2]
+        if nbytes(stored_chunk, dkv) > most or tiles * batch * kv_heads < 2 * facts.units:
             return None
     return found
 
 
-def for_dq(share: Piece, dq: Tensor) -> Piece:
-    """The dispatch that finds the rows of ``dq``, (B, H, Sq, D) of the whole call, that belong to a share."""
-    batch, heads = share.views["q"].shape[:2]
-    at = (slice(share.first[0], share.first[0] + batch), slice(share.first[1], share.first[1] + heads))
-    views = {name: view for name, view in share.views.items() if name not in ("dk", "dv")}
-    return Piece({**views, "dq": dq[at]}, share.shift, first=share.first)
+def for_dq(stored_chunk: Chunk, dq: Tensor) -> Chunk:
+    """The dispatch for a stored chunk's rows of ``dq``, the (B, H, Sq, D) of the whole call."""
+    batch, heads = stored_chunk.views["q"].shape[:2]
+    at = (
+        slice(stored_chunk.first[0], stored_chunk.first[0] + batch),
+        slice(stored_chunk.first[1], stored_chunk.first[1] + heads),
+    )
+    views = {name: view for name, view in stored_chunk.views.items() if name not in ("dk", "dv")}
+    return Chunk({**views, "dq": dq[at]}, stored_chunk.shift, first=stored_chunk.first)
 
 
-def flops(piece: Piece) -> float:
+def flops(chunk: Chunk) -> float:
     """Floating-point operations of the product with dS."""
-    batch, heads, queries, dim = piece.views["q"].shape
-    return 2.0 * batch * heads * queries * piece.views["k"].shape[2] * dim
+    batch, heads, queries, dim = chunk.views["q"].shape
+    return 2.0 * batch * heads * queries * chunk.views["k"].shape[2] * dim
 
 
 def stores(plan: Plan) -> bool:

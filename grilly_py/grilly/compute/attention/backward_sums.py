@@ -7,21 +7,18 @@ from collections.abc import Sequence
 
 from ...errors import UnsupportedError
 from ...registry import Registry, Request
-from ..device.caches import Kept
+from ..device.call import run
 from ..device.device import Device, DeviceFacts
+from ..device.executables import key_of, placed
 from ..device.plan import At, Layout, Plan, Planner
-from ..device.record import Ready, key_of, run
 from ..device.tensor import Tensor
-from .backward_pieces import Piece
-from .backward_plan import BackwardCall, BackwardTerms, header, operands
-from .operands import WORDS, AttentionPlan, words_slot
+from .backward_chunks import Chunk
+from .backward_plan import BackwardCall, BackwardTerms, block, operands
+from .executables import AttentionExecutable
+from .operands import PARAMETERS, AttentionPlan, parameters_slot
 from .options import CheckedOptions
-from .record import Prepared
 
 NAME = "flash_attention2_backward"
-#: Plans of these gradients.
-SUMS: Kept[tuple, Prepared] = Kept("gradients of what is added", 256)
-SINKS: Kept[tuple, Ready] = Kept("gradients of sinks", 256)
 #: Numbers that one invocation adds, of dS and of partial sums.
 _PART, _PARTS = 64, 256
 #: Numbers that a workgroup adds, of diagonals and of rows: so few that no driver ends its loops (loop_trips).
@@ -45,33 +42,33 @@ def plan(
     """
     sums, diagonal, shape = what
     layouts = [call.q, call.k, call.v, call.g, call.o, call.lse, call.mask, call.bias]
-    planner = Planner(facts, [*layouts, WORDS if call.options.contents else None])
+    planner = Planner(facts, [*layouts, PARAMETERS if call.options.contents else None])
     q, k, v, g, stats, _, mask, bias, given = planner.inputs
     views = {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias}
     views = {name: view for name, view in views.items() if view is not None}
-    piece = Piece(views, call.shift)
+    chunk = Chunk(views, call.shift)
     bits = call.options.bits
-    words, made = words_slot(planner, call, given, [header(facts, piece)] if bits else [])
+    parameters, made = parameters_slot(planner, call, given, [block(facts, chunk)] if bits else [])
     place = made.places[0] if made else 0
-    flat = _summed(planner, registry, call, piece, sums, diagonal, words, place)
+    flat = _summed(planner, registry, call, chunk, sums, diagonal, parameters, place)
     if not diagonal:
         return AttentionPlan(planner.plan(flat.reshape(shape)), made)
     batch, heads = q.shape[:2]
     parts = max(-(-batch * (q.shape[2] + k.shape[2] - 1) // _SHARE), 1)
     tables = planner.empty((parts, math.prod(shape)))
-    choice = registry.resolve(Request("attention-backward-t5", "float32", facts=(("extras", bits),)))
-    arrays, push = operands(piece, (0, batch, heads), call.scale, words, place)
+    choice = registry.resolve(Request("attention-backward-t5", "float32", problem=(("extras", bits),)))
+    arrays, push = operands(chunk, (0, batch, heads), call.scale, parameters, place)
     arrays = {"extra": arrays["extra"], "bias": arrays["bias"], "diagonals": flat, "table": tables}
     planner.dispatch(choice, {"FEATURES": bits}, arrays, push, (shape[0], heads, parts))
     return AttentionPlan(planner.plan(_added(planner, registry, tables).reshape(shape)), made)
 
 
 def _summed(
-    planner: Planner, registry: Registry, call: BackwardCall, piece: Piece, sums: int, diagonal: bool,
-    words: Tensor | None, place: int,
+    planner: Planner, registry: Registry, call: BackwardCall, chunk: Chunk, sums: int, diagonal: bool,
+    parameters: Tensor | None, place: int,
 ) -> Tensor:  # fmt: skip
     """dS summed over the axes with a bit in ``sums``, or along diagonals; flat."""
-    views, facts = piece.views, planner.facts
+    views, facts = chunk.views, planner.facts
     q, k = views["q"], views["k"]
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
@@ -86,16 +83,16 @@ def _summed(
         raise UnsupportedError(f"{NAME}: the gradient of a bias over {scores:,} scores is too large")
     partial = planner.empty((parts, planes * elements))
     choice = registry.resolve(
-        Request("attention-backward-bias", q.dtype.name, facts=(("align", 1), ("extras", call.options.bits)))
+        Request("attention-backward-bias", q.dtype.name, problem=(("align", 1), ("extras", call.options.bits)))
     )
-    constants = {**call.constants(views), "GROUP": piece.group, "SUM": sums, "DIAGONAL": int(diagonal), "PART": _PART}
+    constants = {**call.constants(views), "GROUP": chunk.group, "SUM": sums, "DIAGONAL": int(diagonal), "PART": _PART}
     jobs = -(-elements // 64) * planes * parts
     each = 128.0 * _PART * (q.shape[3] + views["v"].shape[3])
     most = max(int(min(facts.work_limit / each, 2**31)), 1)
     most = min(most, facts.groups[0] * facts.groups[1])
     for first in range(0, jobs, most):
         count = min(most, jobs - first)
-        arrays, push = operands(piece, (first, batch, heads), call.scale, words, place)
+        arrays, push = operands(chunk, (first, batch, heads), call.scale, parameters, place)
         planner.dispatch(
             choice, constants, {**arrays, "parts": partial}, push, _spread(count, facts.groups[0]), each * count
         )
@@ -124,13 +121,13 @@ def _gradient(
     key = key_of(device, (terms, what), given)
     bias = given[7]
     if bias is not None and bias._offset:
-        key = (*key[:8], (bias.shape, bias._steps, bias.dtype, bias._offset, bias._storage.nbytes))
-    found = device.caches[SUMS].get(key)
+        key = (*key[:8], placed(bias))
+    found = device.caches[plan].get(key)
     if found is None:
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
         made = plan(BackwardCall(*layouts, *terms), device.facts, device.registry, what)
-        found = device.caches[SUMS].keep(key, Prepared(Ready(device, made.plan), made.words))
-    return found.run_all(given, found.words_of(device, checked))[0]
+        found = device.caches[plan].keep(key, AttentionExecutable(device, made))
+    return found.run((*given, found.parameters_of(device, checked)))[0]
 
 
 def bias_gradient(
@@ -169,4 +166,4 @@ def sinks_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) ->
 def sinks_gradient(device: Device, stats: Tensor, sinks) -> Tensor:
     """The gradient of ``sinks``, an array ``(H,)``; float32. ``stats`` are contiguous, at the start of their memory."""
     given = sinks if isinstance(sinks, Tensor) else device.tensor(sinks)
-    return run(device, SINKS, sinks_plan, (), (stats, given.contiguous()))[0]
+    return run(device, sinks_plan, (), (stats, given.contiguous()))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -21,65 +22,52 @@ _MOST = 2**31 - 1
 
 @dataclasses.dataclass
 class CacheCall:
-    """A checked call. The caches are tensors ``(B, S, Hk, D)``, or ``(pages, page size, Hk, D)`` with a ``table``."""
+    """A checked call. The caches are ``(B, S, Hk, D)``, or ``(pages, page size, Hk, D)`` with a ``table``.
 
-    caches: tuple[Tensor, Tensor]
-    fresh: tuple  # the new keys and values, or ()
-    lengths: np.ndarray | Tensor  # keys of each sample before the new ones
+    Attributes
+    ----------
+    q : array
+        (B, Sq, H, D).
+    caches : tuple of array
+        Of keys and of values.
+    fresh : tuple of array
+        The new keys and values, or ().
+    lengths : numpy.ndarray or Tensor
+        Keys of each sample before the new ones.
+    table : numpy.ndarray, Tensor or None
+        Pages of each sample.
+    tables : tuple of array
+        Of cosines and sines, or ().
+    interleaved : bool
+        How these pair elements.
+    count : int
+        New keys of each sample.
+    room : int
+        Keys that a sample has room for.
+    """
+
+    q: Any
+    caches: tuple
+    fresh: tuple
+    lengths: np.ndarray | Tensor
     table: np.ndarray | Tensor | None
-    tables: tuple  # of cosines and sines, or ()
+    tables: tuple
     interleaved: bool
-    count: int  # new keys of each sample
-    room: int  # keys that a sample has room for
+    count: int
+    room: int
 
 
-def checked_call(device: Device, given: dict, lengths, table, rotary, interleaved) -> tuple[CacheCall, tuple[int, ...]]:
-    """The call that these arguments make, and the shape of q; ``given`` has q, the caches, and new keys and values.
+def checked_call(device: Device, given: dict, lengths, table, rotary, interleaved: bool) -> CacheCall:
+    """Check the arguments of a call; ``given`` has q, the caches, and new keys and values, by name.
 
-    Raises TypeError, ValueError or UnsupportedError for what does not go together, and changes nothing.
+    Raises TypeError, ValueError or UnsupportedError, and changes nothing.
     """
     q, k_cache, v_cache, k, v = given.values()
-    if (k is None) != (v is None):
-        raise ValueError(f"{NAME}: one of k and v is given; give both or neither")
-    arrays = {name: array for name, array in given.items() if array is not None or name not in ("k", "v")}
-    dtype = check_float(NAME, **arrays)
-    for name, array in arrays.items():
-        if len(array.shape) != 4:
-            raise ValueError(f"{NAME}: {name} has shape {tuple(array.shape)}; expected four axes, (B, S, H, D)")
-    for name, array in (*arrays.items(), ("cache_seqlens", lengths), ("page_table", table)):
-        if isinstance(array, Tensor) and array._storage.device is not device.home:
-            raise ValueError(f"{NAME}: {name} belongs to another backend; move it with backend.tensor(...)")
-    if dtype != FLOAT32 and not device.sixteen_bits:
-        raise UnsupportedError(f"{NAME}: {dtype} caches need 16-bit storage, which the device lacks; use float32")
-    batch, queries, heads, dim = q.shape
-    blocks, size, kv_heads, k_dim = k_cache.shape
-    if tuple(v_cache.shape[:3]) != (blocks, size, kv_heads):
-        raise ValueError(
-            f"{NAME}: v_cache has shape {tuple(v_cache.shape)} and k_cache {tuple(k_cache.shape)}; "
-            "all but the last axis must be equal"
-        )
-    value_dim = v_cache.shape[3]
-    check_dims(NAME, ("q", "k_cache", "v_cache"), dim, k_dim, value_dim)
-    # Heads that do not go together, and would if the middle axes of q, of the caches or of both changed places.
-    whole = size if table is None else 0
-    others = ((queries, kv_heads), (heads, whole), (queries, whole))
-    if kv_heads and heads % kv_heads and any(few and not many % few for many, few in others):
-        raise ValueError(
-            f"{NAME}: q has shape {tuple(q.shape)} and k_cache {kv_heads} heads; arrays are (B, S, H, D) here: turn "
-            "(B, H, S, D) by swapaxes(1, 2)"
-        )
-    check_grouped(NAME, "k_cache", kv_heads, heads)
-    if table is None and blocks != batch:
-        raise ValueError(f"{NAME}: k_cache has batch {blocks} and q has {batch}; they must be equal")
-    count = 0
-    if k is not None:
-        count = k.shape[1]
-        for name, array, width in (("k", k, dim), ("v", v, value_dim)):
-            if tuple(array.shape) != (batch, count, kv_heads, width):
-                raise ValueError(
-                    f"{NAME}: {name} has shape {tuple(array.shape)}; expected {(batch, count, kv_heads, width)}, "
-                    "as q and the caches have it"
-                )
+    _check_arrays(device, given, lengths, table)
+    _check_shapes(q, k_cache, v_cache, table is not None)
+    batch, dim = q.shape[0], q.shape[3]
+    blocks, size = k_cache.shape[:2]
+    count = 0 if k is None else _checked_count(k, v, (batch, *k_cache.shape[2:]), v_cache.shape[3])
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         _check_cache(device, name, cache, k is not None, table is not None)
     room = size
@@ -96,15 +84,66 @@ def checked_call(device: Device, given: dict, lengths, table, rotary, interleave
     positions = room if isinstance(lengths, Tensor) else int(lengths.max(initial=0)) + count
     tables = _checked_rotary(rotary, dim, k is not None, positions)
     fresh = () if k is None else (k, v)
-    call = CacheCall((k_cache, v_cache), fresh, lengths, table, tables, bool(interleaved), count, room)
-    return call, (batch, queries, heads, dim)
+    return CacheCall(q, (k_cache, v_cache), fresh, lengths, table, tables, interleaved, count, room)
+
+
+def _check_arrays(device: Device, given: dict, lengths, table) -> None:
+    """Check dtypes, numbers of axes and backends."""
+    if (given["k"] is None) != (given["v"] is None):
+        raise ValueError(f"{NAME}: one of k and v is given; give both or neither")
+    arrays = {name: array for name, array in given.items() if array is not None or name not in ("k", "v")}
+    dtype = check_float(NAME, **arrays)
+    for name, array in arrays.items():
+        if len(array.shape) != 4:
+            raise ValueError(f"{NAME}: {name} has shape {tuple(array.shape)}; expected four axes, (B, S, H, D)")
+    for name, array in (*arrays.items(), ("cache_seqlens", lengths), ("page_table", table)):
+        if isinstance(array, Tensor) and array._storage.device is not device.home:
+            raise ValueError(f"{NAME}: {name} belongs to another backend; move it with backend.tensor(...)")
+    if dtype != FLOAT32 and not device.sixteen_bits:
+        raise UnsupportedError(f"{NAME}: {dtype} caches need 16-bit storage, which the device lacks; use float32")
+
+
+def _check_shapes(q, k_cache, v_cache, paged: bool) -> None:
+    """Check the shapes of q and of the caches against each other."""
+    batch, queries, heads, dim = q.shape
+    blocks, size, kv_heads, k_dim = k_cache.shape
+    if tuple(v_cache.shape[:3]) != (blocks, size, kv_heads):
+        raise ValueError(
+            f"{NAME}: v_cache has shape {tuple(v_cache.shape)} and k_cache {tuple(k_cache.shape)}; "
+            "all but the last axis must be equal"
+        )
+    check_dims(NAME, ("q", "k_cache", "v_cache"), dim, k_dim, v_cache.shape[3])
+    # Heads that do not go together, and would if the middle axes of q, of the caches or of both changed places.
+    whole = 0 if paged else size
+    others = ((queries, kv_heads), (heads, whole), (queries, whole))
+    if kv_heads and heads % kv_heads and any(few and not many % few for many, few in others):
+        raise ValueError(
+            f"{NAME}: q has shape {tuple(q.shape)} and k_cache {kv_heads} heads; arrays are (B, S, H, D) here: turn "
+            "(B, H, S, D) by swapaxes(1, 2)"
+        )
+    check_grouped(NAME, "k_cache", kv_heads, heads)
+    if not paged and blocks != batch:
+        raise ValueError(f"{NAME}: k_cache has batch {blocks} and q has {batch}; they must be equal")
+
+
+def _checked_count(k, v, like: tuple[int, int, int], value_dim: int) -> int:
+    """The number of new keys. ``like``: the batch, key heads and head dimension of the caches."""
+    batch, kv_heads, dim = like
+    count = k.shape[1]
+    for name, array, width in (("k", k, dim), ("v", v, value_dim)):
+        if tuple(array.shape) != (batch, count, kv_heads, width):
+            raise ValueError(
+                f"{NAME}: {name} has shape {tuple(array.shape)}; expected {(batch, count, kv_heads, width)}, "
+                "as q and the caches have it"
+            )
+    return count
 
 
 def _check_cache(device: Device, name: str, cache, written: bool, paged: bool) -> None:
     if isinstance(cache, Tensor):
-        if cache.shape[3] > 1 and cache._steps[3] != 1:
+        if cache.shape[3] > 1 and cache._strides[3] != 1:
             raise ValueError(f"{NAME}: the last axis of {name} is not contiguous; make the cache so")
-        if written and any(step == 0 and extent > 1 for step, extent in zip(cache._steps, cache.shape, strict=True)):
+        if written and any(step == 0 and extent > 1 for step, extent in zip(cache._strides, cache.shape, strict=True)):
             raise ValueError(f"{NAME}: {name} is a broadcast view, which cannot be written; pass a copy of it")
         large = cache._storage.nbytes > device.facts.storage_range
     else:
@@ -145,7 +184,7 @@ def _checked_lengths(lengths, batch: int, count: int, room: int, appends: bool):
 
 
 def _checked_table(table, lengths, count: int, pages: int, size: int):
-    """The table, entries that no sample's keys lie in set to 0."""
+    """The table, with 0 for pages without keys of a sample."""
     if pages == 0 or size == 0:
         raise ValueError(f"{NAME}: k_cache has {pages} pages of {size} keys; expected at least one of each")
     if isinstance(table, Tensor):

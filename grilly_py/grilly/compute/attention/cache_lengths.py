@@ -15,9 +15,9 @@ _UNKNOWN = b"?"
 class Lengths:
     """Keys that each sample holds, of at most ``room``.
 
-    A replay reads and advances them on the device, and the host counts along, so nothing is read back. What the host
-    changes between replays goes to the device with the next one. Until somebody asks for the array, a replay costs the
-    host two integers; from then on it is compared at each replay, as it may have been written to.
+    A replay reads and advances them on the device. The host counts along, so nothing is read back. Changes of the host
+    between replays go to the device with the next one. A replay costs the host two integers. After the first use of
+    ``shown`` each replay also compares the array: users may write to it.
     """
 
     __slots__ = ("_device", "room", "_array", "_behind", "_seen", "_most", "_tensor", "_current")
@@ -48,7 +48,7 @@ class Lengths:
         return self._array
 
     def shown(self) -> np.ndarray:
-        """The same for somebody who may keep it and write to it: it goes on being the count."""
+        """The host's count, int32 (B,), for users. They may keep it and write to it: it stays the count."""
         array = self.now()
         if self._seen is None:
             self._seen = _UNKNOWN
@@ -67,9 +67,9 @@ class Lengths:
         self._changed(min(self._most, length))
 
     def checked(self, owner: str, lengths, most: int | None = None) -> np.ndarray:
-        """Lengths that somebody gives, int ``()`` or (B,), from 0 to ``most``, by default the room. Raises ValueError.
+        """Check lengths, int ``()`` or (B,), from 0 to ``most``, by default the room. Raises ValueError.
 
-        ``owner`` is what the message begins with.
+        ``owner`` begins the message.
         """
         given, batch, most = np.asarray(lengths), len(self._array), self.room if most is None else most
         if given.dtype.kind not in "iu" or given.shape not in ((), (batch,)):
@@ -103,10 +103,10 @@ class Lengths:
         grown[self] = grown.get(self, 0) + count
 
     def begin(self, count: int) -> tuple | None:
-        """What a replay that adds so many keys must send first, as Runtime.replay takes it; None for nothing.
+        """The write before a replay of so many new keys, as of Runtime.replay; None for none.
 
-        Raises ValueError when they do not fit, and leaves everything as it was. From here to ``end`` the device is
-        taken to have nothing of use, so a replay that fails has not happened: the next one says what is held.
+        Raises ValueError when the keys do not fit, and changes nothing then. From here to ``end`` the device's lengths
+        count as lost: after a failed replay the next one sends the host's.
         """
         if self._seen is not None and self._seen != (found := self._array.tobytes()):
             least, self._most = int(self._array.min(initial=0)), int(self._array.max(initial=0))

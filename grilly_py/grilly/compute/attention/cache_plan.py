@@ -1,4 +1,4 @@
-"""Plans of what a cache needs beside attention: new rows put into it, and words of lengths that lie on the device."""
+"""Plans of a cache beside attention: new rows written to it, and lengths of the device among the parameters."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..device.plan import At, Live, Plan, Planner, fits_binding, strided
 from ..device.tensor import Tensor
 
 
-def words_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatch that writes lengths and a table of pages among the words of options.
+def parameters_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatch that writes lengths and a table of pages among the parameters of options.
 
-    The lengths are in the first input, or in the last, where they are to grow by the new keys.
+    The first input has the lengths; the last one instead, where the dispatch adds the new keys to them.
     """
     batch, columns, pages, queries, fresh, capacity, samples_at, pages_at = given
     planner = Planner(facts, layouts)
-    lengths, table, words, count = planner.inputs
-    choice = registry.resolve(Request("cache-words", "float32"))
-    row, column = (0, 0) if table is None else table._steps
-    step = 0 if lengths is None else lengths._steps[0]
+    lengths, table, parameters, count = planner.inputs
+    choice = registry.resolve(Request("cache-parameters", "float32"))
+    row, column = (0, 0) if table is None else table._strides
+    stride = 0 if lengths is None else lengths._strides[0]
     push = {
-        "lengths_offset": At(lengths), "lengths_step": step, "table_offset": At(table),
+        "lengths_offset": At(lengths), "lengths_stride": stride, "table_offset": At(table),
         "table_row": row, "table_column": column, "batch": batch, "columns": columns, "pages": pages,
         "queries": queries, "fresh": fresh, "capacity": capacity, "samples_place": samples_at, "pages_place": pages_at,
     }  # fmt: skip
-    arrays = {"lengths": lengths, "table": table, "words": words, "count": count}
+    arrays = {"lengths": lengths, "table": table, "parameters": parameters, "count": count}
     groups = (-(-batch * columns // choice.threads), 1, 1)
     constants = {"PAGED": int(table is not None), "COUNTS": int(count is not None)}
     planner.dispatch(choice, constants, arrays, push, groups)
@@ -35,16 +35,16 @@ def words_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) ->
 
 
 class Rows(NamedTuple):
-    """What the plan of new rows depends on beside the arrays' layouts.
+    """The static arguments of ``append_plan``.
 
     Attributes
     ----------
     rotary : int
-        How elements are paired (shaders/cache/rotary.glsl), 0 where nothing is turned.
+        How elements are paired (shaders/cache/rotary.glsl), 0 where nothing is rotated.
     advance : bool
-        Whether queries of a sample are turned each by its own position; else all by the first one's.
+        Whether queries of a sample are rotated each by its own position; else all by the first one's.
     lay : tuple of int, or None
-        Where samples' lengths and the table of pages begin among the words; None where all samples are alike.
+        Where samples' lengths and the table of pages begin among the parameters; None where all samples are alike.
     columns : int
         Of the table of pages; 0 where there is none.
     """
@@ -56,35 +56,35 @@ class Rows(NamedTuple):
 
 
 def append_plan(given: Rows, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
-    """What puts new keys and values into a cache, and turns keys and queries: one dispatch where extents allow it.
+    """The plan that writes new keys and values to a cache and rotates keys and queries: if possible one dispatch.
 
-    Inputs: k, v and q (B, S, H, D), words, cosines, sines, both caches, and an array for the turned queries; each may
+    Inputs: k, v and q (B, S, H, D), words, cosines, sines, both caches, and an array for the rotated queries; each may
     be absent. ``Live`` word 0: the keys before the new ones where samples are alike.
     """
     planner = Planner(facts, layouts)
-    k, v, q, words, cos, sin, k_cache, v_cache, turned = planner.inputs
+    k, v, q, parameters, cos, sin, k_cache, v_cache, rotated = planner.inputs
     tables = (cos, sin)
     if _alike(given, facts, planner.inputs):
         _together(planner, registry, given)
         return planner.plan()
     count = 0 if k is None else k.shape[1]
     if k is not None and k.size:
-        _append(planner, registry, given, k, k_cache, words, tables, True, count)
+        _append(planner, registry, given, k, k_cache, parameters, tables, True, count)
     if v is not None and v.size:
-        _append(planner, registry, given, v, v_cache, words, (None, None), True, count)
+        _append(planner, registry, given, v, v_cache, parameters, (None, None), True, count)
     if q is not None and q.size:
-        _append(planner, registry, given, q, turned, words, tables, False, count)
+        _append(planner, registry, given, q, rotated, parameters, tables, False, count)
     return planner.plan()
 
 
 def _alike(given: Rows, facts: DeviceFacts, inputs) -> bool:
-    """Whether one dispatch of cache-step does it all."""
-    k, v, q, _, cos, sin, k_cache, v_cache, turned = inputs
+    """Whether one dispatch of cache-step serves all new rows."""
+    k, v, q, _, cos, sin, k_cache, v_cache, rotated = inputs
     if k is None or not k.size or v.shape != k.shape or q is not None and q.shape[1::2] != k.shape[1::2]:
         return False
-    if cos is not None and cos._steps != sin._steps:
+    if cos is not None and cos._strides != sin._strides:
         return False
-    arrays = (k, v, q, turned) + (() if given.columns else (k_cache, v_cache))
+    arrays = (k, v, q, rotated) + (() if given.columns else (k_cache, v_cache))
     heads = 2 * k.shape[2] + (0 if q is None else q.shape[2])
     return k.shape[0] * heads <= facts.groups[2] and k.shape[1] <= facts.groups[1] and all(
         array is None or fits_binding(facts, array) for array in arrays
@@ -93,7 +93,7 @@ def _alike(given: Rows, facts: DeviceFacts, inputs) -> bool:
 
 def _together(planner: Planner, registry: Registry, given: Rows) -> None:
     """All new rows in one dispatch."""
-    k, v, q, words, cos, sin, k_cache, v_cache, turned = planner.inputs
+    k, v, q, parameters, cos, sin, k_cache, v_cache, rotated = planner.inputs
     batch, count, key_heads, width = k.shape
     choice = registry.resolve(Request("cache-step", k.dtype.name))
     pairs = 0 if cos is None else cos.shape[1]
@@ -104,21 +104,21 @@ def _together(planner: Planner, registry: Registry, given: Rows) -> None:
     }  # fmt: skip
     samples_at, pages_at = given.lay or (0, 0)
     push: dict = {
-        "cos_offset": At(cos), "sin_offset": At(sin), "table_row": 0 if cos is None else cos._steps[0],
+        "cos_offset": At(cos), "sin_offset": At(sin), "table_row": 0 if cos is None else cos._strides[0],
         "samples": samples_at, "pages": pages_at, "pages_batch": given.columns,
         "start": Live(0) if given.lay is None else 0, "rows": count,
     }  # fmt: skip
-    arrays = {"k": k, "v": v, "q": q, "k_cache": k_cache, "v_cache": v_cache, "turned": turned}
+    arrays = {"k": k, "v": v, "q": q, "k_cache": k_cache, "v_cache": v_cache, "rotated": rotated}
     for name, array in arrays.items():
         push |= strided(name, array, ("batch", "row", "head"))
-    arrays |= {"words": words, "cosines": cos, "sines": sin}
+    arrays |= {"parameters": parameters, "cosines": cos, "sines": sin}
     tile = choice.tile
     groups = (-(-(width - pairs) // tile["items"]), -(-count // tile["rows"]), batch * (2 * key_heads + heads))
     planner.dispatch(choice, constants, arrays, push, groups)
 
 
 def _append(
-    planner: Planner, registry: Registry, given: Rows, rows: Tensor, target: Tensor, words: Tensor | None,
+    planner: Planner, registry: Registry, given: Rows, rows: Tensor, target: Tensor, parameters: Tensor | None,
     tables: tuple[Tensor | None, Tensor | None], into_cache: bool, count_all: int,
 ) -> None:  # fmt: skip
     """Rows of one array in dispatches of their own."""
@@ -131,7 +131,7 @@ def _append(
     constants = {"ROTARY": rotary, "LENGTHS": int(lay is not None), "PAGED": int(paged), "CACHE": int(into_cache)}
     pairs = 0 if cos is None else cos.shape[1]
     samples_at, pages_at = lay or (0, 0)
-    cos_row, sin_row = (0 if table is None else table._steps[0] for table in (cos, sin))
+    cos_row, sin_row = (0 if table is None else table._strides[0] for table in (cos, sin))
     tile, (_, most_y, most_z) = choice.tile, facts.groups
     fits = fits_binding(facts, rows) and (paged or fits_binding(facts, target))
     many = max(min(most_z // heads, batch), 1) if fits else 1
@@ -142,9 +142,10 @@ def _append(
         if not into_cache:
             y = y[:, row : row + most_rows]
         moved = row if advance else 0
-        page, y_row, y_head, _ = y._steps
+        page, y_row, y_head, _ = y._strides
         push = {
-            "x_offset": At(x), "x_batch": x._steps[0], "x_head": x._steps[2], "x_row": x._steps[1], "y_offset": At(y),
+            "x_offset": At(x), "x_batch": x._strides[0], "x_head": x._strides[2], "x_row": x._strides[1],
+            "y_offset": At(y),
             "y_batch": 0 if paged else page, "y_head": y_head, "y_row": y_row, "y_page": page if paged else 0,
             "page_keys": y.shape[1] if paged else 1,
             "samples": samples_at + 4 * first, "pages": pages_at + given.columns * first,
@@ -153,6 +154,6 @@ def _append(
             "start": Live(0, moved) if lay is None else 0, "fresh": count_all - moved, "advance": int(advance),
             "rows": x.shape[1], "pairs": pairs, "width": width, "heads": heads,
         }  # fmt: skip
-        arrays = {"x": x, "words": words, "cosines": cos, "sines": sin, "y": y}
+        arrays = {"x": x, "parameters": parameters, "cosines": cos, "sines": sin, "y": y}
         groups = (-(-(width - pairs) // tile["items"]), -(-x.shape[1] // tile["rows"]), heads * x.shape[0])
         planner.dispatch(choice, constants, arrays, push, groups)

@@ -1,4 +1,4 @@
-"""AttentionCall: the record of a call. Everything that its plan depends on, and nothing of the arrays' contents."""
+"""AttentionCall: the record of a call. It has all that the plan depends on: layouts and terms, no contents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ...registry.shared import value
 from ..device.device import DeviceFacts
 from ..device.plan import Layout
 from ..device.tensor import Tensor
+from .functions import Functions
 
 #: Keys in one dispatch at most. Rounding errors of a float32 sum grow with its length; ranges beyond this are summed by
 #: themselves and merged, which keeps the error of 200,000 keys at that of NumPy's blocked products for next to no time.
@@ -16,8 +17,8 @@ MAX_KEYS = 16_384
 NO_MASK, BOOLEAN_MASK, ADDED_MASK = (value("masks", f"MASK_{kind}") for kind in ("NONE", "BOOLEAN", "ADDED"))
 
 
-class OptionFacts(NamedTuple):
-    """What a plan knows of a call's options.
+class OptionSummary(NamedTuple):
+    """The options of a call for a plan: numbers, no arrays.
 
     Attributes
     ----------
@@ -25,42 +26,45 @@ class OptionFacts(NamedTuple):
         What kernels must offer, of ``names.EXTRAS``.
     right, left : int
         The window, where there is one; ``right`` also moves the causal edge.
-    page_steps : tuple of int
+    page_strides : tuple of int
         Elements from one page of k and of v to the next; empty unless the keys lie in pages.
     size : int
-        Words of arrays before the headers.
-    header : tuple of (str, int)
-        Words that the headers of all dispatches share.
+        Words of arrays before the blocks.
+    parameters : tuple of (str, int)
+        Words that the blocks of all dispatches share.
     contents : bool
-        Whether the words depend on arrays' contents, or on numbers that change with every call.
+        Whether the parameters depend on arrays, or on numbers that change with every call.
     partial : bool
-        Whether the arrays are a block of those of the call that the options are of.
+        Whether the arrays are a block of a larger call, and the options are of that call.
+    functions : Functions
+        Score and mask function.
     """
 
     bits: int = 0
     right: int = 0
     left: int = 0
-    page_steps: tuple[int, ...] = ()
+    page_strides: tuple[int, ...] = ()
     size: int = 0
-    header: tuple[tuple[str, int], ...] = ()
+    parameters: tuple[tuple[str, int], ...] = ()
     contents: bool = False
     partial: bool = False
+    functions: Functions = Functions()
 
-    def word(self, name: str) -> int:
-        """A word of the header that all dispatches share; 0 where it was not set."""
-        return dict(self.header).get(name, 0)
+    def parameter(self, name: str) -> int:
+        """A parameter that all dispatches share; 0 where it was not set."""
+        return dict(self.parameters).get(name, 0)
 
     @property
     def asked(self) -> tuple[tuple[str, int], ...]:
-        """Facts of a request: what a kernel must offer, and how much of it, as many options at once take registers."""
-        return (("extras", self.bits), ("options", self.bits.bit_count())) if self.bits or self.header else ()
+        """Facts of a request: the options' bits, and their number, as many options at once take registers."""
+        return (("extras", self.bits), ("options", self.bits.bit_count())) if self.bits or self.parameters else ()
 
 
-NOTHING = OptionFacts()
+NOTHING = OptionSummary()
 
 
-class Terms(NamedTuple):
-    """What a call asks for, beside its arrays: the fields of an AttentionCall after the layouts."""
+class AttentionTerms(NamedTuple):
+    """The fields of an AttentionCall after the layouts."""
 
     causal: bool
     scale: float
@@ -68,7 +72,7 @@ class Terms(NamedTuple):
     kernel: str | None
     high: bool
     shift: int
-    options: OptionFacts = NOTHING
+    options: OptionSummary = NOTHING
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
     packed: int | None = None
     counted: bool = False
@@ -82,7 +86,7 @@ class AttentionCall(NamedTuple):
     q, k, v : Layout
         ``(B, H, Sq, D)``, ``(B, Hk, Sk, D)`` and ``(B, Hk, Sk, Dv)``.
     mask, bias : Layout or None
-        Of ``(B, H, Sq, Sk)``, with steps of 0 where they are broadcast.
+        Of ``(B, H, Sq, Sk)``, with strides of 0 where they are broadcast.
     causal : bool
         Whether keys to the right of ``i + shift + options.right`` are hidden.
     scale : float
@@ -94,15 +98,14 @@ class AttentionCall(NamedTuple):
         Whether float32 may be computed from 16-bit parts.
     shift : int
         Query i stands at key ``i + shift``.
-    options : OptionFacts
+    options : OptionSummary
     first : tuple of int
-        Batch, head, query and key at which the arrays begin in the call that the options are of.
+        Batch, head, query and key of the whole call at which the arrays begin.
     packed : int or None
-        Where sequences lie one after the other, the rows of their arrays: the results are then ``(rows, H, Dv)`` and
-        ``(H, rows)``.
+        Of packed sequences, the rows of their arrays: the results are then ``(rows, H, Dv)`` and ``(H, rows)``.
     counted : bool
-        Whether k and v may have more keys than there are: how many, up to theirs, is told when the plan is run, and
-        the last of them stands where the last of all would.
+        Whether the number of valid keys is a runtime argument of the plan, at most Sk. ``shift`` then counts from the
+        last valid key: query i stands at key ``i + shift + valid - Sk``.
     """
 
     q: Layout
@@ -116,7 +119,7 @@ class AttentionCall(NamedTuple):
     kernel: str | None
     high: bool
     shift: int
-    options: OptionFacts = NOTHING
+    options: OptionSummary = NOTHING
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
     packed: int | None = None
     counted: bool = False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 
-from ..device.arguments import check_float, no_array
+from ..device.arguments import check_float, check_precision, no_array
 from ..device.callers import callers_level
 from ..device.dtypes import is_float
 from ..device.numbers import number
@@ -23,9 +24,7 @@ def check_qkv(operation: str, q, k, v) -> int:
     check_float(operation, q=q, k=k, v=v)
     rank = len(q.shape)
     if rank not in (2, 3, 4):
-        raise ValueError(
-            f"{operation}: q has shape {tuple(q.shape)}; expected (B, H, S, D), (H, S, D) or (S, D)"
-        )
+        raise ValueError(f"{operation}: q has shape {tuple(q.shape)}; expected (B, H, S, D), (H, S, D) or (S, D)")
     for name, array in (("k", k), ("v", v)):
         if len(array.shape) != rank:
             raise ValueError(
@@ -44,20 +43,20 @@ def check_qkv(operation: str, q, k, v) -> int:
     return rank
 
 
-def check_grouped(operation: str, name: str, kv_heads: int, heads: int, turned: bool = False) -> None:
+def check_grouped(operation: str, name: str, kv_heads: int, heads: int, transposed: bool = False) -> None:
     """Raise ValueError unless the keys ``name``, of ``kv_heads`` heads, serve q's heads in groups of one size.
 
-    ``turned``: they would if the axes of heads and of the sequence were exchanged, so that may be the mistake.
+    ``transposed``: the arrays may be (B, S, H, D), and the message says so.
     """
     if heads % kv_heads if kv_heads else heads:
-        way = "; arrays are (B, H, S, D) here: turn (B, S, H, D) by swapaxes(1, 2)" if turned else ""
+        way = "; arrays are (B, H, S, D) here: turn (B, S, H, D) by swapaxes(1, 2)" if transposed else ""
         raise ValueError(
             f"{operation}: {name} has {kv_heads} heads and q has {heads}; q's must be a multiple of {name}'s{way}"
         )
 
 
 def check_dims(operation: str, names: tuple[str, str, str], dim: int, k_dim: int, value_dim: int) -> None:
-    """Raise ValueError unless kernels take these head dimensions of q, k and v, which are called ``names``."""
+    """Raise ValueError unless kernels take these head dimensions. ``names`` are those of q, k and v in messages."""
     q, k, v = names
     if k_dim != dim:
         raise ValueError(f"{operation}: {k} has head dimension {k_dim} and {q} has {dim}; they must be equal")
@@ -66,14 +65,22 @@ def check_dims(operation: str, names: tuple[str, str, str], dim: int, k_dim: int
             raise ValueError(f"{operation}: the head dimension of {name} is {width}; expected 1 to {MAX_DIM}")
 
 
-def check_kernel(operation: str, kernel) -> None:
-    """Raise TypeError unless what was given as the kernel is a name, or None."""
+def take_terms(operation: str, keywords: dict[str, Any]) -> tuple[bool, Any, str | None, bool]:
+    """Take the terms of a call (`keywords.TermKeywords`) out of its keyword arguments, and check all but the scale.
+
+    Returns causal, scale, kernel, and whether the precision is "high". Raises TypeError and ValueError.
+    """
+    high = check_precision(operation, keywords.pop("precision", "highest"))
+    causal, kernel = keywords.pop("causal", False), keywords.pop("kernel", None)
+    if causal.__class__ is not bool:
+        causal = check_causal(operation, causal)
     if kernel is not None and not isinstance(kernel, str):
         raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
+    return causal, keywords.pop("scale", None), kernel, high
 
 
 def check_causal(operation: str, causal, name: str = "causal") -> bool:
-    """Whether attention is causal. Raises TypeError for what is neither true nor false, such as texts and masks."""
+    """Whether attention is causal. Raises TypeError for texts, masks and other values that are no truth value."""
     if causal.__class__ is bool:
         return causal
     if causal is not None and not isinstance(causal, (int, np.integer, np.bool_)):
@@ -83,7 +90,7 @@ def check_causal(operation: str, causal, name: str = "causal") -> bool:
 
 
 def check_scale(operation: str, scale, head_dim: int) -> float:
-    """``scale``, or 1/sqrt(head_dim) for None. Raises TypeError, and ValueError unless float32 can do with it."""
+    """``scale``, or 1/sqrt(head_dim) for None. Raises TypeError, and ValueError for a scale beyond MOST_SCALE."""
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
     given, scale = scale, number(operation, "scale", scale)
@@ -136,7 +143,7 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
 
 
 def misplaced(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:
-    """What to say of a mask or bias that does not broadcast and has the axes of one of other libraries' layouts."""
+    """The end of the message for a mask or bias in another library's layout; an empty text for others."""
     if len(full) != 4:
         return ""
     batch, heads, queries, keys = full

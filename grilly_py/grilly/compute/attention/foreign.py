@@ -1,4 +1,4 @@
-"""Keyword arguments of PyTorch, flash-attn and transformers for what has another name here."""
+"""Keyword arguments of PyTorch, flash-attn and transformers, and their names here."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ _TERMS = {
     **dict.fromkeys(("num_splits", "pack_gqa"), "nothing: how the work is divided is chosen for the device"),
     **dict.fromkeys(("position_ids", "position_embeddings", "rope_theta"), "q and k that F.rope or nn.RoPE has turned"),
 }
+_FUNCTIONS = {name: f"F.flash_attention2, which has {name}" for name in ("score_mod", "mask_mod")}
 #: What to give instead, by the other libraries' keyword: whole sequences,
-WORDS = {
+KEYWORDS = {
     **_TERMS,
     **_DROPOUT,
     "attn_mask": "mask, True = attend as in scaled_dot_product_attention (PyTorch's MultiheadAttention means the "
@@ -60,14 +61,12 @@ WORDS = {
     "attention_mask": _PADDING,
     "key_padding_mask": _PADDING,
     "position_bias": "attn_bias, or t5_table for T5's relative positions",
-    "block_mask": "block_map, with block_size",
-    "mask_mod": "mask, or block_map with block_size",
+    "block_mask": "mask_mod=grilly.block_mask(...), or block_map with block_size",
     "page_table": "F.flash_attention_with_kvcache",
     **dict.fromkeys(("seqused_q", "query_seq_lengths"), "seqlens_q"),
     **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "seqlens_k"),
     "custom_mask": "mask",
     "bias": "attn_bias",
-    "score_mod": "attn_bias, or the option that it is: softcap, alibi_slopes, t5_table",
     "kv_layout": "nothing: arrays are (B, H, S, D)",
     "cu_seqlens_q": _VARLEN,
     "cu_seqlens_k": _VARLEN,
@@ -82,7 +81,7 @@ WORDS = {
     **dict.fromkeys(_PAST, "F.flash_attention_with_kvcache or nn.KVCache"),
 }
 #: packed sequences,
-PACKED_WORDS = {
+PACKED_KEYWORDS = {
     **_TERMS,
     **_DROPOUT,
     "cu_seq_lens_q": "cu_seqlens_q",
@@ -94,13 +93,14 @@ PACKED_WORDS = {
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: cu_seqlens_k says which keys there are"),
     **dict.fromkeys(("mask", "attn_mask"), "F.flash_attention2, which has mask"),
     **dict.fromkeys(("attn_bias", "position_bias", "bias"), "F.flash_attention2, which has attn_bias"),
+    **_FUNCTIONS,
     "segment_ids": "nothing: cu_seqlens_q and cu_seqlens_k say where sequences begin",
     **dict.fromkeys(("seqused_q", "query_seq_lengths"), "cu_seqlens_q, and q without the rows between"),
     **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "cu_seqlens_k, and k and v without the rows between"),
     **dict.fromkeys(("cache_seqlens", *_PAST), "F.flash_attention_with_kvcache or nn.KVCache"),
 }
 #: caches,
-CACHE_WORDS = {
+CACHE_KEYWORDS = {
     **_TERMS,
     "block_table": "page_table",
     **dict.fromkeys(("seqlens_k", "seqused_k", "key_value_seq_lengths", "cache_position"), "cache_seqlens"),
@@ -114,6 +114,7 @@ CACHE_WORDS = {
     ),
     **dict.fromkeys(("mask", "attn_mask", "custom_mask"), "F.flash_attention2, which has mask"),
     **dict.fromkeys(("bias", "attn_bias"), "F.flash_attention2, which has attn_bias"),
+    **_FUNCTIONS,
     "position_bias": "t5_table for T5's relative positions; F.flash_attention2 has attn_bias",
     **dict.fromkeys(("dropout_p", "dropout", "attention_dropout"), "F.flash_attention2, which has dropout_p"),
     **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k"), _VARLEN),
@@ -123,7 +124,7 @@ CACHE_WORDS = {
 }
 _OURS_ALONE = (
     "window_size", "softcap", "sinks", "alibi_slopes", "t5_table", "prefix_len", "segment_ids", "seqlens_q",
-    "seqlens_k", "block_map", "block_size", "dropout_seed", "return_lse", "kernel", "precision",
+    "seqlens_k", "block_map", "block_size", "dropout_seed", "return_lse", "kernel", "precision", "score_mod",
 )  # fmt: skip
 _ALIKE = (
     "need_weights", "output_attentions", "deterministic", "num_splits", "pack_gqa", "position_ids",
@@ -132,29 +133,29 @@ _ALIKE = (
     "past_key_value", "layer_past", "use_cache", "cache_position", "head_mask",
 )  # fmt: skip
 _BENT = {
-    name: f"F.flash_attention2, where it is {WORDS[name]}"
+    name: f"F.flash_attention2, where it is {KEYWORDS[name]}"
     for name in (
         "attn_logit_softcapping", "logits_soft_cap", "logit_cap", "soft_cap", "logit_softcap", "sliding_window",
         "window", "window_left", "local_window_size", "s_aux", "learnable_sink", "alibi", "seqused_q", "seqused_k",
-        "query_seq_lengths", "key_value_seq_lengths", "block_mask", "score_mod", "return_attn_probs",
+        "query_seq_lengths", "key_value_seq_lengths", "block_mask", "return_attn_probs",
         "return_softmax_lse", "return_aux",
     )
 }  # fmt: skip
 #: and PyTorch's own function.
-SDPA_WORDS = {
+SDPA_KEYWORDS = {
     **{name: f"F.flash_attention2, which has {name}" for name in _OURS_ALONE},
     **_BENT,
-    **{name: WORDS[name] for name in _ALIKE},
+    **{name: KEYWORDS[name] for name in _ALIKE},
     "key_padding_mask": "attn_mask=~m[:, None, None] for m of shape (N, S) that is True = ignore",
     "attention_mask": "attn_mask=m[:, None, None], boolean, for m of shape (N, S) that is True = take part",
     "num_key_value_groups": "enable_gqa=True",
-    "query_pre_attn_scalar": WORDS["query_pre_attn_scalar"],
+    "query_pre_attn_scalar": KEYWORDS["query_pre_attn_scalar"],
     **dict.fromkeys(("position_bias", "bias"), "attn_mask, floating"),
     **dict.fromkeys(("seed", "generator", "rng_state"), "F.flash_attention2, which has dropout_seed"),
-    "training": WORDS["training"],
+    "training": KEYWORDS["training"],
     "sink": "F.flash_attention2, which has sinks",
     "mask_mod": "attn_mask",
-    "page_table": WORDS["page_table"],
+    "page_table": KEYWORDS["page_table"],
     "causal": "is_causal, which begins at the top left; F.flash_attention2 has causal, aligned to the bottom right",
     **dict.fromkeys(("mask", "custom_mask"), "attn_mask"),
     "attn_bias": "attn_mask, floating",
@@ -164,44 +165,44 @@ SDPA_WORDS = {
     "use_top_left_mask": "is_causal, which begins at the top left",
 }
 _UNFUSED = {
-    **{name: WORDS[name] for name in ("softmax_scale", "sm_scale", "scaling", "query", "key", "value")},
+    **{name: KEYWORDS[name] for name in ("softmax_scale", "sm_scale", "scaling", "query", "key", "value")},
     "mask": "F.attention_mask, between F.attention_scores and F.softmax, or F.flash_attention2, which has mask",
     "causal": "F.attention_mask, between F.attention_scores and F.softmax, or F.flash_attention2, which has causal",
 }
 _UNFUSED |= {"attn_mask": _UNFUSED["mask"], "attention_mask": _UNFUSED["mask"], "is_causal": _UNFUSED["causal"]}
 _CONFIG = "config=FlashConfig(...), which has"
 #: Attention in steps, and by a configuration.
-STEP_WORDS: dict[str, dict[str, str]] = {
+STEP_KEYWORDS: dict[str, dict[str, str]] = {
     "attention_scores": _UNFUSED,
     "naive_attention": _UNFUSED,
     "attention_mask": {
-        "is_causal": WORDS["is_causal"],
-        "attn_mask": WORDS["attn_mask"].partition(", or attn_bias")[0],
+        "is_causal": KEYWORDS["is_causal"],
+        "attn_mask": KEYWORDS["attn_mask"].partition(", or attn_bias")[0],
         "attention_mask": "mask=m[:, None, None] for m of shape (B, Sk) that is True = attend",
         **dict.fromkeys(("scale", "softmax_scale", "sm_scale", "scaling"), "F.attention_scores, which has scale"),
     },
     "flash_attention": {
-        **{name: WORDS[name] for name in ("query", "key", "value")},
+        **{name: KEYWORDS[name] for name in ("query", "key", "value")},
         **dict.fromkeys(("scale", "softmax_scale", "sm_scale", "scaling"), f"{_CONFIG} scale"),
         **dict.fromkeys(("causal", "is_causal"), f"{_CONFIG} causal, aligned to the bottom right"),
         **dict.fromkeys(("mask", "attn_mask", "attention_mask"), "F.flash_attention2, which has mask"),
     },
     "FlashConfig": {
-        **{name: WORDS[name] for name in ("softmax_scale", "sm_scale", "scaling", "is_causal")},
+        **{name: KEYWORDS[name] for name in ("softmax_scale", "sm_scale", "scaling", "is_causal")},
         **dict.fromkeys(("mask", "attn_mask", "attention_mask"), "F.flash_attention2, which has mask"),
     },
 }
 
 
-def unknown(operation: str, names: Iterable[str], words: Mapping[str, str] = WORDS) -> TypeError:
-    """The error for keyword arguments that an operation does not have, with what to give instead where it is known."""
+def unknown(operation: str, names: Iterable[str], words: Mapping[str, str] = KEYWORDS) -> TypeError:
+    """The error for unknown keyword arguments of an operation, with the names here where they are known."""
     name = next(iter(names))
     way = f"; here give {words[name]}" if name in words else ""
     return TypeError(f"{operation}: got an unexpected keyword argument {name!r}{way}")
 
 
 def refuse(operation: str, given: Iterable[str], words: Mapping[str, str]) -> None:
-    """Raise `unknown` where one of the keywords is another library's."""
+    """Raise `unknown` for a keyword of another library."""
     if known := [name for name in given if name in words]:
         raise unknown(operation, known, words)
 

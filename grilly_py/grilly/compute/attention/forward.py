@@ -1,105 +1,154 @@
-"""Attention: the call that all public functions of exact attention come to."""
+"""Exact attention by checked keyword arguments: the one call below all public functions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from ..device.arguments import check_backend, check_precision, four_axes, to_device
-from ..device.caches import Kept
+from ..device.arguments import check_backend, four_axes, to_device
+from ..device.arrays import Unpack
+from ..device.autocast import cast
+from ..device.call import IN_PARTS, call
 from ..device.device import Device
-from ..device.record import Ready, key_of
-from ..device.sixteen_bits import widens
+from ..device.tape import OPEN, as_one, noted_on, wanted
 from ..device.tensor import Tensor
+from ..structures import leaves
 from . import stream, stream_plan
-from .added import WideBias
-from .call import NOTHING, Terms
-from .checks import check_causal, check_kernel, check_mask, check_qkv, check_scale
+from .call import AttentionTerms
+from .checks import check_mask, check_qkv, check_scale, take_terms
+from .executables import AttentionExecutable, attention_executable
+from .foreign import unknown
+from .keywords import TermKeywords
 from .operands import FLOAT32
-from .options import OFF, Options, prepare, scalar_key
-from .record import prepared
+from .options import OFF, Options, as_they_are, prepare, scalar_key, tensors_read
+from .plan import planned
 
-#: Plans of calls on Tensors without arrays among their options, by the arguments themselves. Only calls that passed
-#: their checks have one, so a call like an earlier one needs none.
-REPEATED: Kept[tuple, Ready] = Kept("repeated calls of attention", 1024)
 _SCALES = (type(None), float, int)
+#: The options that are arrays which scores depend on.
+ADDED_ARRAYS = ("attn_bias", "alibi_slopes", "t5_table", "sinks")
 
 
-@widens("q", "k", "v")
+class NotedCall(NamedTuple):
+    """A call of ``flash_attention`` as tapes note it.
+
+    Its arrays are q, k, v, the mask, those of ADDED_ARRAYS, the tensors that its functions read, and those among the
+    other options.
+
+    Attributes
+    ----------
+    operation : str
+    return_lse : bool
+    shift : int or None
+    options : Options
+    terms : dict
+        Of TermKeywords.
+    """
+
+    operation: str
+    return_lse: bool
+    shift: int | None
+    options: Options
+    terms: dict[str, Any]
+
+    def run(self, device: Device, q, k, v, mask, options: Options, return_lse: bool):
+        """``flash_attention`` with these arguments and arrays."""
+        return flash_attention(self.operation, device, q, k, v, mask=mask, return_lse=return_lse, shift=self.shift,
+                               options=options, **self.terms)  # fmt: skip
+
+
 def flash_attention(
-    operation: str,
-    device: Device,
-    q,
-    k,
-    v,
-    *,
-    mask=None,
-    causal=False,
-    scale=None,
-    return_lse=False,
-    kernel=None,
-    precision="highest",
-    shift=None,
-    options=OFF,
-):
+    operation: str, device: Device, q, k, v, *, mask=None, return_lse=False, shift=None, options=OFF,
+    **terms: Unpack[TermKeywords],
+):  # fmt: skip
     """Check the arguments, attend, and return what users get. The public functions document the arguments.
 
     ``shift`` is where query 0 stands among the keys, by default Sk - Sq.
     """
-    device.check_open()
-    high = check_precision(operation, precision)
-    causal, return_lse = check_causal(operation, causal), bool(return_lse)
-    check_kernel(operation, kernel)
+    if OPEN.tapes:
+        asked = NotedCall(operation, bool(return_lse), shift, as_they_are(options), terms)
+        arrays = (q, k, v, mask, *(getattr(options, name) for name in ADDED_ARRAYS))
+        arrays += tensors_read(operation, options)
+        arrays += tuple(leaf for name, value in vars(options).items() if name not in ADDED_ARRAYS
+                        for _, leaf in leaves(value) if isinstance(leaf, Tensor))  # fmt: skip
+        return _taped(device, asked, cast(planned, arrays, 3))
+    causal, scale, kernel, high = take_terms(operation, terms)
+    if terms:
+        raise unknown(operation, terms)
+    asked = (causal, scale, bool(return_lse), kernel, high, shift)
+    scalars = () if options is OFF else scalar_key(options)
+    static = None if scalars is None or scale.__class__ not in _SCALES else (scalars, *asked)
+
+    def record(q, k, v, mask, *_):
+        return _attend(operation, device, (q, k, v), mask, AttentionTerms(*asked), options)
+
+    found = call(
+        device, planned, static, (q, k, v, mask, None, None), record=record, floats=3, results=2, narrow=1,
+        like=(q, k, v),
+    )  # fmt: skip
+    return tuple(found) if return_lse else found[0]
+
+
+def _taped(device: Device, asked: NotedCall, arrays: Sequence):
+    """A call of which a gradient may be wanted: the log-sum-exp, which gradients are made of, is a result then."""
+    q, k, v, mask, *_ = arrays
+    if not wanted(*arrays):
+        with noted_on(()):
+            return asked.run(device, q, k, v, mask, asked.options, asked.return_lse)
+    found = IN_PARTS[flash_attention](device, asked, arrays)
+    if found is None:
+        found = as_one(flash_attention, asked, arrays,
+                       lambda: asked.run(device, q, k, v, mask, asked.options, True))  # fmt: skip
+    return found if asked.return_lse else found[0]
+
+
+def _attend(
+    operation: str, device: Device, given: tuple, mask, asked: AttentionTerms, options: Options
+) -> tuple[list, AttentionExecutable | None]:
+    """Check a call and record it: o and, if asked for, lse; and the plan, where it serves all calls with this key.
+
+    ``shift`` and ``scale`` of ``asked`` are as they were given.
+    """
+    q, k, v = given
     check_backend(operation, device, q, k, v, mask)
-    key = None
-    if type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4 and (mask is None or type(mask) is Tensor):
-        scalars = () if options is OFF else scalar_key(options)
-        if scalars is not None and scale.__class__ in _SCALES:
-            key = key_of(device, (scalars, causal, scale, return_lse, kernel, high, shift), (q, k, v, mask, None, None))
-            ready = device.caches[REPEATED].get(key)
-            if ready is not None:
-                results = ready.run((q, k, v, mask, None, None))
-                device.runtime.flush()
-                return tuple(results) if return_lse else results[0]
     if options is not OFF:
         check_backend(operation, device, *vars(options).values())
     rank = check_qkv(operation, q, k, v)
     q_shape, k_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k))
-    scale = check_scale(operation, scale, q_shape[3])
     full = (*q_shape[:3], k_shape[2])
+    scale, shift = check_scale(operation, asked.scale, q_shape[3]), asked.shift
+    terms = asked._replace(scale=scale, shift=full[3] - full[2] if shift is None else shift)
     if mask is not None:
         mask = check_mask(operation, mask, full)
-    checked = None if options is OFF else prepare(operation, options, full, causal, _bias_dtype(q, options))
-    place = full[3] - full[2] if shift is None else shift
+    checked = None if options is OFF else prepare(operation, options, full, asked.causal, _bias_dtype(q, options))
     if stream_plan.needed(device, q, k, v, mask, checked):
-        part = stream.Part(operation, causal, scale, kernel, high, checked, place)
-        return stream.attend(part, device, q, k, v, mask, return_lse)
-    given = (q, k, v)
-    tensors: list = [four_axes(to_device(device, a)) for a in given]
-    for array in (mask, None if checked is None else checked.bias):
-        if array is not None:
-            array = (array if isinstance(array, Tensor) else device.tensor(array)).broadcast_to(full)
-        tensors.append(array)
-    options_ = NOTHING if checked is None else checked.facts()
-    causal = causal if checked is None else checked.causal
-    terms = Terms(causal, scale, return_lse, kernel, high, place, options_)
-    try:
-        found = prepared(device, tensors, terms)
-    except WideBias:
+        part = stream.Part(operation, asked.causal, scale, asked.kernel, asked.high, checked, terms.shift)
+        return stream.attend(part, device, q, k, v, mask)[: 1 + asked.lse], None
+    tensors = [four_axes(to_device(device, a)) for a in given]
+    tensors += [on_device(device, array, full) for array in (mask, None if checked is None else checked.bias)]
+    if checked is not None:
+        terms = terms._replace(causal=checked.causal, options=checked.summary())
+    found = attention_executable(device, tensors, terms)
+    if found is None:  # the kernel reads a float32 bias
         tensors[4] = options.attn_bias.astype(FLOAT32).broadcast_to(full)
-        found = prepared(device, tensors, terms)
-    if key is not None and not options_.contents and all(t is a for t, a in zip(tensors, given, strict=False)):
-        device.caches[REPEATED].keep(key, found.ready)
-    o, lse = found.run(tensors, found.words_of(device, checked))
-    shape = (*tuple(q.shape)[:-1], v.shape[-1])
-    o = o.reshape(shape) if rank != 4 else o
-    results = [o] if lse is None else [o, lse.reshape(shape[:-1])]
-    if any(isinstance(a, Tensor) for a in given):
-        device.runtime.flush()
-    else:
-        results = [r.numpy() for r in results]
-    return results[0] if lse is None else tuple(results)
+        found = attention_executable(device, tensors, terms)
+    assert found is not None, "a bias of 16 bits"
+    serves = not terms.options.contents and all(t is a for t, a in zip(tensors, given, strict=False))
+    results = found.run((*tensors, found.parameters_of(device, checked)))
+    if rank != 4:
+        shape = (*tuple(q.shape)[:-1], v.shape[-1])
+        results = [result.reshape(shape[: rank - number]) for number, result in enumerate(results)]
+    return results, found if serves else None
+
+
+def on_device(device: Device, array, full: tuple[int, ...]) -> Tensor | None:
+    """A checked mask or bias as a tensor broadcast to ``full``; None for None."""
+    if array is None:
+        return None
+    return (array if isinstance(array, Tensor) else device.tensor(array)).broadcast_to(full)
 
 
 def _bias_dtype(q, options: Options) -> np.dtype:
-    """What a bias may stay, where the kernel can read it: q's dtype, if both are Tensors."""
+    """The dtype of a bias beside float32 for the kernel: q's, if both are Tensors."""
     return q.dtype if isinstance(q, Tensor) and isinstance(options.attn_bias, Tensor) else FLOAT32

@@ -6,8 +6,8 @@ holds against it; ``grilly.functional.flash_attention2`` documents each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import SupportsIndex, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex, TypedDict
 
 from ..device.arrays import (
     BiasArray,
@@ -20,9 +20,13 @@ from ..device.arrays import (
     Precision,
 )
 
+#: Of scalars (score, batch, head, query, key), and (batch, head, query, key).
+ScoreFunction = Callable[[Any, Any, Any, Any, Any], Any]
+MaskFunction = Callable[[Any, Any, Any, Any], Any]
+
 
 class TermKeywords(TypedDict, total=False):
-    """What every call has, forward."""
+    """Of every forward call."""
 
     causal: bool
     scale: float | None
@@ -30,7 +34,7 @@ class TermKeywords(TypedDict, total=False):
     precision: Precision
 
 
-class BendKeywords(TypedDict, total=False):
+class ScoreModKeywords(TypedDict, total=False):
     """The options that every form of attention takes."""
 
     softcap: float
@@ -40,14 +44,14 @@ class BendKeywords(TypedDict, total=False):
 
 
 class DropoutKeywords(TypedDict, total=False):
-    """Which weights are dropped."""
+    """Of dropout."""
 
     dropout_p: float
     dropout_seed: SupportsIndex | None
     dropout_offset: SupportsIndex
 
 
-class PlaceKeywords(BendKeywords, DropoutKeywords, total=False):
+class PlaceKeywords(ScoreModKeywords, DropoutKeywords, total=False):
     """Every option but ``attn_bias``."""
 
     t5_table: FloatsLike | None
@@ -65,6 +69,8 @@ class OptionKeywords(PlaceKeywords, total=False):
     """Every option."""
 
     attn_bias: BiasArray | None
+    score_mod: ScoreFunction | None
+    mask_mod: MaskFunction | None
 
 
 class AttentionKeywords(TermKeywords, OptionKeywords, total=False):
@@ -81,23 +87,28 @@ class JoinedKeywords(AttentionKeywords, total=False):
     num_kv_heads: SupportsIndex | None
 
 
-class GradientKeywords(OptionKeywords, total=False):
-    """Of ``flash_attention2_backward``."""
+class WantedKeywords(TypedDict, total=False):
+    """Of ``flash_attention2_backward``: gradients beside those of q, k and v, and the gradient of lse."""
 
-    mask: MaskArray | None
-    causal: bool
-    scale: float | None
     return_dbias: bool
     return_dsinks: bool
     return_dt5_table: bool
     grad_lse: Float32Array | None
 
 
-class PackedKeywords(TermKeywords, BendKeywords, DropoutKeywords, total=False):
+class GradientKeywords(OptionKeywords, WantedKeywords, total=False):
+    """Of ``flash_attention2_backward``."""
+
+    mask: MaskArray | None
+    causal: bool
+    scale: float | None
+
+
+class PackedKeywords(TermKeywords, ScoreModKeywords, DropoutKeywords, total=False):
     """Of ``flash_attention_varlen``, but for ``return_lse``."""
 
 
-class PackedGradientKeywords(BendKeywords, DropoutKeywords, total=False):
+class PackedGradientKeywords(ScoreModKeywords, DropoutKeywords, total=False):
     """Of ``flash_attention_varlen_backward``."""
 
     causal: bool
@@ -106,8 +117,8 @@ class PackedGradientKeywords(BendKeywords, DropoutKeywords, total=False):
     grad_lse: Float32Array | None
 
 
-class StepKeywords(TermKeywords, BendKeywords, total=False):
-    """Of ``flash_attention_with_kvcache``, but for ``return_lse`` and what turns queries and keys."""
+class StepKeywords(TermKeywords, ScoreModKeywords, total=False):
+    """Of ``flash_attention_with_kvcache``, but for ``return_lse`` and rotary tables."""
 
     t5_table: FloatsLike | None
     t5_bidirectional: bool
@@ -122,7 +133,7 @@ class CacheKeywords(StepKeywords, total=False):
 
 
 class HostCacheKeywords(TermKeywords, total=False):
-    """The same without Tensors, of which any one would make the result a Tensor."""
+    """Of ``flash_attention_with_kvcache`` on NumPy arrays: with a Tensor among them the result would be a Tensor."""
 
     softcap: float
     alibi_slopes: HostFloats | None

@@ -1,226 +1,292 @@
-"""Attention over a cache of keys and values that grows in place, in one piece for each sample or in pages."""
+"""Attention over a growing cache of keys and values: one array, or pages of it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ...registry.shared import value
-from ..device.arguments import FLOAT32, check_precision, to_device
-from ..device.caches import Kept
+from ..device.arguments import FLOAT32, to_device
+from ..device.arrays import Unpack
+from ..device.caches import DeviceCache
+from ..device.call import call, executable_for, run
 from ..device.device import Device
-from ..device.record import Ready, key_of, ready_for, run
-from ..device.tensor import Storage, Tensor
+from ..device.executables import Executable
+from ..device.tape import OPEN, refuse_wanted, refuse_writes
+from ..device.tensor import Tensor
 from .cache_checks import NAME, CacheCall, checked_call
 from .cache_lengths import Lengths
-from .cache_plan import Rows, append_plan, words_plan
-from .call import NOTHING, Terms
-from .checks import check_causal, check_kernel, check_scale
-from .decode import MANY_QUERIES
-from .option_checks import INT32
-from .options import CheckedOptions, Options, arrays_of, prepare, scalar_key
-from .record import Prepared, prepared
-from .words import template, words_of
+from .cache_plan import Rows, append_plan, parameters_plan
+from .call import NOTHING, AttentionTerms
+from .checks import check_scale, take_terms
+from .executables import AttentionExecutable, attention_executable
+from .foreign import unknown
+from .keywords import StepKeywords, TermKeywords
+from .options import CheckedOptions, Options, prepare, scalar_key
+from .parameters import parameters_of, template
+from .rates import RATES
 
-#: Plans that put new rows into a cache, and that make words of lengths on the device.
-APPENDS: Kept[tuple, Ready] = Kept("plans of cache-append", 512)
-CACHE_WORDS: Kept[tuple, Ready] = Kept("plans of cache-words", 64)
 #: Plans are for multiples of so many keys, so that most steps find one made; of fewer where keys are few, as a plan
 #: dispatches workgroups for all of its own.
 STEP_KEYS = 256
+#: Steps of at most so many queries, on any device, are planned for all keys that a counted cache has room for.
+WHOLE_QUERIES = RATES["gpu"].decode.many_queries
 _SCALES = (type(None), float, int)
+_OPTIONS = StepKeywords.__annotations__.keys() - TermKeywords.__annotations__.keys()
 _HALVES, _INTERLEAVED = value("rotary", "ROTARY_HALVES"), value("rotary", "ROTARY_INTERLEAVED")
 
 
-class _Step(NamedTuple):
-    """A step of decoding, ready to be run on Tensors: what puts new keys, values and turned queries where they belong
-    (None where there are none), and attention. ``only`` is the number of keys that it serves, None for all up to the
-    plan's."""
+class StepExecutable(NamedTuple):
+    """The plans of a step of decoding on Tensors, without its lengths.
 
-    rows: Ready | None
-    attention: Prepared
-    only: int | None
+    Attributes
+    ----------
+    rows : Executable or None
+        Writes new keys and values to the caches and rotates queries; None where there is nothing to do.
+    attention : AttentionExecutable
+    """
+
+    rows: Executable | None
+    attention: AttentionExecutable
+
+    def run(self, inputs: Sequence[Tensor | None], live: tuple[int, int, np.ndarray | None]) -> list[Tensor]:
+        """Record a step.
+
+        Parameters
+        ----------
+        inputs : sequence of Tensor or None
+            q, the caches, new keys and values, cosines and sines.
+        live : (int, int, numpy.ndarray or None)
+            Where all samples hold as many keys: their keys before the new ones, with the new ones, and None. Else 0,
+            keys of the longest sample with the new ones, and ``(B, 4)`` int32: for each sample the first row, rows,
+            first key and keys.
+
+        Returns
+        -------
+        list of Tensor
+            o (B, Sq, H, Dv) and, if asked for, lse (B, H, Sq).
+        """
+        q, k_cache, v_cache, k, v, *tables = inputs
+        start, keys, samples = live
+        device, parameters = self.attention.device, None
+        if samples is not None:
+            made = self.attention.parameters.template
+            parameters = parameters_of(device, made, ((0, samples),), {}, samples.size)
+        rotated = q if tables[0] is None else device.empty(q.shape, q.dtype)
+        if self.rows is not None:
+            self.rows.run(_rows(k, v, q, parameters, tables, (k_cache, v_cache), rotated), (start,))
+        o, *lse = self.attention.run((rotated, k_cache, v_cache, None, None, parameters), (keys,))
+        (batch, heads, queries, dim), (a, b, c, d) = o.shape, o._strides
+        return [Tensor(o._storage, (batch, queries, heads, dim), o.dtype, (a, c, b, d), o._offset), *lse]
 
 
-#: Steps on Tensors whose options have no arrays, by the arguments themselves but for the lengths.
-REPEATED: Kept[tuple, _Step] = Kept("repeated steps with a cache", 512)
+#: Steps on Tensors whose options have no arrays, by all but the lengths.
+STEPS: DeviceCache[tuple, StepExecutable] = DeviceCache("steps with a cache", 512)
+
+
+class _Asked(NamedTuple):
+    """The terms of a call, unchecked: hashable where the scale is."""
+
+    causal: bool
+    scale: float | None
+    lse: bool
+    kernel: str | None
+    high: bool
+    interleaved: bool
+
+
+def _refuse_gradients(arrays: Sequence, written: Sequence) -> None:
+    """Raise GradientError where a gradient of arrays is wanted, or a tensor is written to that one depends on."""
+    refuse_wanted(NAME, "train with flash_attention2 and all keys", *arrays)
+    refuse_writes([array for array in written if isinstance(array, Tensor)])
 
 
 def flash_attention_with_kvcache(
-    device: Device,
-    q,
-    k_cache,
-    v_cache,
-    k=None,
-    v=None,
-    cache_seqlens=None,
-    page_table=None,
-    *,
-    rotary=None,
-    rotary_interleaved=False,
-    causal=False,
-    window_size=None,
-    softcap=0.0,
-    alibi_slopes=None,
-    t5_table=None,
-    t5_bidirectional=True,
-    t5_max_distance=128,
-    sinks=None,
-    scale=None,
-    return_lse=False,
-    kernel=None,
-    precision="highest",
-):
+    device: Device, q, k_cache, v_cache, k=None, v=None, cache_seqlens=None, page_table=None, *, rotary=None,
+    rotary_interleaved=False, return_lse=False, **options: Unpack[StepKeywords],
+):  # fmt: skip
     """``grilly.functional.flash_attention_with_kvcache`` on a device; documented there.
 
-    ``cache_seqlens`` may be Lengths, which count the new keys: on the device in a captured function. Steps of few
-    queries are then planned for the whole cache, in a graph and outside, so that both give the same bits.
+    ``cache_seqlens`` may be `Lengths`. They count the new keys, in a captured function on the device. A step of few
+    queries is then planned for all keys of the cache: a graph and a call outside give the same bits.
     """
     device.check_open()
+    if OPEN.tapes:
+        _refuse_gradients((q, k_cache, v_cache, k, v, *options.values()), (k_cache, v_cache) if k is not None else ())
     counted = cache_seqlens if cache_seqlens.__class__ is Lengths else None
     if counted is not None:
         cache_seqlens = counted.tensor() if device.runtime.capturing else counted.now()
-    options = Options(
-        window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, t5_table=t5_table,
-        t5_bidirectional=t5_bidirectional, t5_max_distance=t5_max_distance, sinks=sinks,
-    )  # fmt: skip
-    results = _attended(
-        device, q, k_cache, v_cache, k, v, cache_seqlens, page_table, counted, rotary, rotary_interleaved, causal,
-        options, scale, return_lse, kernel, precision,
-    )  # fmt: skip
+    causal, scale, kernel, high = take_terms(NAME, options)
+    if not options.keys() <= _OPTIONS:
+        raise unknown(NAME, options.keys() - _OPTIONS)
+    asked = _Asked(causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved))
+    made = Options(**options)
+    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
+    whole = counted is not None and getattr(q, "shape", ())[1:2] <= (WHOLE_QUERIES,)
+    static, told, tables = None, (), rotary if rotary.__class__ in (tuple, list) else ()
+    if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
+        static, told = _static(q, k_cache, k, v, cache_seqlens, rotary, made, asked, whole)
+
+    def record(*_):
+        checked = checked_call(device, given, cache_seqlens, page_table, rotary, asked.interleaved)
+        return _attend(device, checked, made, asked, counted, whole)
+
+    arrays = (*given.values(), *(tables or (None, None)))
+    like = (*arrays, cache_seqlens, page_table, *options.values())
+    results = call(device, STEPS, static, arrays, live=told, record=record, results=2, like=like)
     if counted is not None and not device.runtime.capturing and k is not None:
         counted.grow(k.shape[1])
-    return results
+    return tuple(results) if return_lse else results[0]
 
 
-def _attended(
-    device: Device, q, k_cache, v_cache, k, v, cache_seqlens, page_table, counted: Lengths | None, rotary,
-    rotary_interleaved, causal, options: Options, scale, return_lse, kernel, precision,
-):  # fmt: skip
-    """The call, which leaves the host's count to the caller."""
-    high, causal = check_precision(NAME, precision), check_causal(NAME, causal)
-    check_kernel(NAME, kernel)
-    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
-    key = None
-    # Planned for all that a sample has room for?
-    whole = counted is not None and getattr(q, "shape", ())[1:2] <= (MANY_QUERIES,)
-    if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
-        key, results = _again(device, tuple(given.values()), cache_seqlens, rotary, options,
-                              (causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved)), whole)
-        if results is not None:
-            return results if return_lse else results[0]
-    call, shape = checked_call(device, given, cache_seqlens, page_table, rotary, rotary_interleaved)
-    batch, queries, heads, dim = shape
-    scale = check_scale(NAME, scale, dim)
+class _Keys(NamedTuple):
+    """For how many keys a step is planned.
+
+    Attributes
+    ----------
+    exact : int
+        Keys of the longest sample, the new ones too; all keys of the cache where only the device knows.
+    fitting : int
+        As many, rounded up (`_planned`).
+    planned : int
+        Of the first plan to try.
+    alike : bool
+        Whether all samples hold as many, as the host knows: their number can be a runtime argument of a plan.
+    """
+
+    exact: int
+    fitting: int
+    planned: int
+    alike: bool
+
+
+def _keys_of(call: CacheCall, whole: bool) -> _Keys:
+    """The keys of a call; ``whole``: it is planned for all keys of the cache."""
     held = call.lengths
-    keys = call.room if isinstance(held, Tensor) else int(held.max(initial=0)) + call.count
-    own = not isinstance(held, Tensor) and call.table is None and (held == held[:1]).all()  # all samples alike
-    exact, fitting = keys, _planned(keys, call.room)
-    keys = call.room if whole else fitting
-    checked = prepare(NAME, options, (batch, heads, queries, keys), causal)
-    window = options.window_size
-    advance = causal or window is not None and any(bound not in (None, -1) for bound in window)
-    lay = None
-    if not own:
-        checked = checked or CheckedOptions(heads, causal)
-        lay = _lay(checked, call, queries)
-    caches = tuple(device.tensor(np.ascontiguousarray(c)) if not isinstance(c, Tensor) else c for c in call.caches)
-    call = dataclasses.replace(call, caches=caches, fresh=tuple(to_device(device, a) for a in call.fresh))
-    q_tensor = to_device(device, q)
-    turned = q_tensor
-    if call.tables:
-        call = dataclasses.replace(call, tables=tuple(_table(device, t) for t in call.tables))
-        turned = device.empty(shape, q_tensor.dtype)
-    facts = NOTHING if checked is None else checked.facts()
-    causal = causal if checked is None else checked.causal
-
-    def plan_of(keys: int, counted: bool) -> tuple[list, Prepared]:
-        views = [turned.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, keys) for c in caches), None, None]
-        terms = Terms(causal, scale, return_lse, kernel, high, keys - queries, facts, counted=counted)
-        return views, prepared(device, views, terms)
-
-    views, found = plan_of(keys, own)
-    if own and not found.counted and fitting < keys:
-        views, found = plan_of(fitting, True)
-    if own and not found.counted:  # its keys are cut into dispatches, which is for their very number
-        views, found = plan_of(exact, False)
-    if lay is None:
-        words = found.words_of(device, checked)
-    elif not lay.on_device:
-        words = _words(device, found, checked, True)
+    if isinstance(held, Tensor):
+        exact, alike = call.room, False
     else:
-        words = _words_of_device(device, call, lay, found, checked, queries, counted)
-    appended = _append(device, call, q_tensor, turned, words, lay, advance)
-    o, lse = found.run(views, words if facts.contents else None, (exact,))
-    plain = checked is None or len(checked.arrays) == (lay is not None) and not checked.live
-    if key is not None and plain and (lay is None or found.words is not None):
-        same = (q_tensor, *caches, *call.fresh, *call.tables)
-        if all(a is b for a, b in zip(same, (q, k_cache, v_cache, *((k, v) if call.fresh else ()), *(rotary or ())),
-                                      strict=True)):  # fmt: skip
-            device.caches[REPEATED].keep(key, _Step(appended, found, exact if own and not found.counted else None))
-    o = o.transpose(0, 2, 1, 3)
-    for array, cache in zip((k_cache, v_cache), caches, strict=True):
+        exact = int(held.max(initial=0)) + call.count
+        alike = call.table is None and bool((held == held[:1]).all())
+    fitting = _planned(exact, call.room)
+    return _Keys(exact, fitting, call.room if whole else fitting, alike)
+
+
+def _attend(
+    device: Device, call: CacheCall, options: Options, asked: _Asked, counted: Lengths | None, whole: bool
+) -> tuple[list[Tensor], StepExecutable | None]:  # fmt: skip
+    """Record a checked call: o and, if asked for, lse; and the plans, where they serve all calls with this key."""
+    batch, queries, heads, dim = call.q.shape
+    scale, keys = check_scale(NAME, asked.scale, dim), _keys_of(call, whole)
+    checked = prepare(NAME, options, (batch, heads, queries, keys.planned), asked.causal)
+    lay = None
+    if not keys.alike:
+        checked = checked or CheckedOptions(heads, asked.causal)
+        lay = _lay(checked, call, queries)
+    summary = NOTHING if checked is None else checked.summary()
+    causal = asked.causal if checked is None else checked.causal
+    sent = _sent(device, call)
+    rotated = device.empty(sent.q.shape, sent.q.dtype) if sent.tables else sent.q
+    terms = AttentionTerms(causal, scale, asked.lse, asked.kernel, asked.high, 0, summary)
+    views, found = _plan(device, sent, rotated, terms, keys)
+    parameters = _words_for(device, sent, lay, found, checked, counted)
+    appended = _append(device, sent, rotated, parameters, lay, _advances(options, asked.causal))
+    o, *lse = found.run((*views, parameters if summary.contents else None), (keys.exact,))
+    serves = checked is None or len(checked.arrays) == (lay is not None) and not checked.live
+    serves = serves and (found.counted if lay is None else found.parameters is not None) and _is_as_given(sent, call)
+    for array, cache in zip(call.caches, sent.caches, strict=True):
         if call.fresh and not isinstance(array, Tensor):
             array[...] = cache.numpy()
-    results = [o] if lse is None else [o, lse]
-    arrays = (*given.values(), cache_seqlens, page_table, *(rotary or ()), *arrays_of(options.__dict__))
-    if any(isinstance(array, Tensor) for array in arrays):
-        device.runtime.flush()
-    else:
-        results = [result.numpy() for result in results]
-    return results[0] if lse is None else tuple(results)
+    return [o.transpose(0, 2, 1, 3), *lse], StepExecutable(appended, found) if serves else None
+
+
+def _advances(options: Options, causal: bool) -> bool:
+    """Whether each query is rotated by its own position: under causality or a window."""
+    window = options.window_size
+    return causal or window is not None and any(bound not in (None, -1) for bound in window)
+
+
+def _sent(device: Device, call: CacheCall) -> CacheCall:
+    """The call with its arrays on the device."""
+    return dataclasses.replace(
+        call,
+        caches=tuple(c if isinstance(c, Tensor) else device.tensor(np.ascontiguousarray(c)) for c in call.caches),
+        fresh=tuple(to_device(device, array) for array in call.fresh),
+        q=to_device(device, call.q),
+        tables=tuple(_table(device, table) for table in call.tables),
+    )
+
+
+def _is_as_given(sent: CacheCall, call: CacheCall) -> bool:
+    """Whether the arrays on the device are the given ones."""
+    pairs = ((a.q, *a.caches, *a.fresh, *a.tables) for a in (sent, call))
+    return all(a is b for a, b in zip(*pairs, strict=True))
+
+
+def _plan(
+    device: Device, call: CacheCall, rotated: Tensor, terms: AttentionTerms, keys: _Keys
+) -> tuple[list, AttentionExecutable]:
+    """The inputs of attention and its plan, if possible with the number of keys as a runtime argument."""
+    batch, queries = rotated.shape[:2]
+    tries = [(keys.planned, keys.alike)]
+    if keys.alike:
+        # A plan whose keys are cut into dispatches is for their very number.
+        tries += [(keys.fitting, True)] * (keys.fitting < keys.planned) + [(keys.exact, False)]
+    for count, counted in tries:
+        views = [rotated.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, count) for c in call.caches), None, None]
+        found = attention_executable(device, views, terms._replace(shift=count - queries, counted=counted))
+        assert found is not None, "a bias of 16 bits"
+        if found.counted == counted:
+            break
+    return views, found
 
 
 def _planned(keys: int, room: int) -> int:
-    """The number of keys that a plan for so many is made for: at most an eighth more, or 15."""
+    """The number of keys, rounded up for a plan: by at most an eighth, or 15; ``room`` at most."""
     step = min(1 << max((keys - 1).bit_length() - 4, 4), STEP_KEYS)
     return min(-(-keys // step) * step, room)
 
 
-def _again(device: Device, given: tuple, lengths, rotary, options: Options, terms: tuple, whole: bool) -> tuple:
-    """The key of a step, and its results where a step like it was planned; each None where there is none."""
-    q, k_cache, v_cache, k, v = given
-    scalars, tables = scalar_key(options), (None, None) if rotary is None else rotary
-    if scalars is None or len(q.shape) != 4 or len(k_cache.shape) != 4 or tables.__class__ is not tuple:
-        return None, None
-    if k is not None and not type(k) is type(v) is Tensor or rotary is not None and len(tables) != 2:
-        return None, None
-    if rotary is not None and not type(tables[0]) is type(tables[1]) is Tensor:
-        return None, None
+def _static(
+    q: Tensor, k_cache: Tensor, k, v, lengths, rotary, options: Options, asked: _Asked, whole: bool
+) -> tuple[tuple | None, tuple]:  # fmt: skip
+    """The key of a step but for its arrays, and what ``StepExecutable.run`` is told.
+
+    None and () where a step has no key, and where its lengths may be wrong.
+    """
+    scalars = scalar_key(options)
+    if scalars is None or not _are_tensors(q, k_cache, k, v, rotary):
+        return None, ()
     batch, queries, room = q.shape[0], q.shape[1], k_cache.shape[1]
-    count = 0 if k is None else k.shape[1]
     if lengths.__class__ is int:
         least = most = lengths
     elif type(lengths) is np.ndarray and lengths.dtype.kind == "i" and lengths.shape == (batch,) and batch:
         least, most = int(lengths.min()), int(lengths.max())
     else:
-        return None, None
-    keys, own = most + count, least == most
-    if least < 0 or keys > room or (rotary is not None and tables[0].shape[0] < keys):
-        return None, None  # what is checked there says what is wrong
-    planned = room if whole else _planned(keys, room)
-    key = key_of(device, (scalars, terms, planned, own, whole), (*given, *tables))
-    step = device.caches[REPEATED].get(key)
-    if step is None or step.only not in (None, keys):
-        return key, None
-    words = told = None
-    if not own:
+        return None, ()
+    count = 0 if k is None else k.shape[1]
+    keys, alike = most + count, least == most
+    if least < 0 or keys > room or (rotary is not None and rotary[0].shape[0] < keys):
+        return None, ()  # what is checked there says what is wrong
+    samples = None
+    if not alike:
         samples = np.zeros((batch, 4), np.int32)
         samples[:, 1], samples[:, 3] = queries, lengths + count
-        words = words_of(device, step.attention.words.template, ((0, samples),), {}, samples.size)
-        told = _all_words(words)
-    start = (least if own else 0,)
-    turned = q if rotary is None else device.empty(q.shape, q.dtype)
-    if step.rows is not None:
-        step.rows.run(_rows(k, v, q, told, tables, (k_cache, v_cache), turned), start)
-    o, lse = step.attention.run((turned, k_cache, v_cache, None, None), words, (keys,))
-    a, b, c, d = o._steps
-    o = Tensor(o._storage, (batch, queries, *o.shape[1::2]), o.dtype, (a, c, b, d), o._offset)
-    device.runtime.flush()
-    return key, (o, lse)
+    planned = room if whole else _planned(keys, room)
+    return (scalars, asked, planned, alike, whole), (least if alike else 0, keys, samples)
+
+
+def _are_tensors(q: Tensor, k_cache: Tensor, k, v, rotary) -> bool:
+    """Whether new keys, values and tables are Tensors or absent, and the others have four axes."""
+    if len(q.shape) != 4 or len(k_cache.shape) != 4 or k is not None and not type(k) is type(v) is Tensor:
+        return False
+    if rotary is None:
+        return True
+    return rotary.__class__ is tuple and len(rotary) == 2 and type(rotary[0]) is type(rotary[1]) is Tensor
 
 
 def _table(device: Device, table) -> Tensor:
@@ -230,7 +296,7 @@ def _table(device: Device, table) -> Tensor:
 
 
 class _Lay(NamedTuple):
-    """Where the samples' lengths and the table begin among the words, and whether the device is to write them."""
+    """Where the samples' lengths and the table begin among the parameters, and whether the device writes them."""
 
     samples: int
     pages: int
@@ -238,7 +304,7 @@ class _Lay(NamedTuple):
 
 
 def _lay(checked: CheckedOptions, call: CacheCall, queries: int) -> _Lay:
-    """Put the samples' lengths and the table among the words that kernels read."""
+    """Put the samples' lengths and the table among the parameters that kernels read."""
     lengths, table = call.lengths, call.table
     batch = lengths.shape[0]
     checked.offer("lengths", *(("paged",) if table is not None else ()))
@@ -252,57 +318,72 @@ def _lay(checked: CheckedOptions, call: CacheCall, queries: int) -> _Lay:
     if table is not None:
         columns = table.shape[1]
         pages_at = checked.put(np.zeros(table.shape, np.int32) if on_device else table)
-        checked.page_steps = tuple(_steps(cache)[0] for cache in call.caches)
+        checked.page_strides = tuple(_strides(cache)[0] for cache in call.caches)
         checked.set(
             pages=pages_at, pages_batch=columns, page_keys=call.caches[0].shape[1],
-            k_page=checked.page_steps[0], v_page=checked.page_steps[1],
+            k_page=checked.page_strides[0], v_page=checked.page_strides[1],
         )  # fmt: skip
     return _Lay(samples_at, pages_at, on_device and batch > 0)
 
 
-def _words(device: Device, found: Prepared, checked: CheckedOptions, keep: bool) -> Storage:
-    """The words of options on the device, samples' lengths among them."""
-    words = found.words_of(device, checked, keep)
-    if words is None:  # attention has nothing to do, and the new keys are to be written all the same
-        words = words_of(device, template(checked.size, {}, []), checked.arrays, {}, checked.size, keep)
-    return words
-
-
-def _words_of_device(
-    device: Device, call: CacheCall, lay: _Lay, found: Prepared, checked: CheckedOptions, queries: int,
+def _words_for(
+    device: Device, call: CacheCall, lay: _Lay | None, found: AttentionExecutable, checked: CheckedOptions | None,
     counted: Lengths | None,
-) -> Storage:  # fmt: skip
-    """The words where the device has lengths or table. Layers of a captured step with the same lengths share them."""
+) -> Tensor | None:  # fmt: skip
+    """The parameters of options on the device, samples' lengths among them where there is a ``lay``."""
+    if lay is None:
+        return found.parameters_of(device, checked)
+    if not lay.on_device:
+        return _parameters(device, found, checked, True)
+    return _parameters_of_device(device, call, lay, found, checked, counted)
+
+
+def _parameters(device: Device, found: AttentionExecutable, checked: CheckedOptions, keep: bool) -> Tensor:
+    """The parameters of options on the device, samples' lengths among them."""
+    parameters = found.parameters_of(device, checked, keep)
+    if parameters is None:  # attention has nothing to do, and the new keys are to be written all the same
+        parameters = parameters_of(device, template(checked.size, {}, []), checked.arrays, {}, checked.size, keep)
+    return parameters
+
+
+def _parameters_of_device(
+    device: Device,
+    call: CacheCall,
+    lay: _Lay,
+    found: AttentionExecutable,
+    checked: CheckedOptions,
+    counted: Lengths | None,
+) -> Tensor:
+    """The parameters with lengths or table from the device. Layers of a captured step share those of equal lengths."""
     key = None
-    if device.runtime.capturing and counted is None and found.words is not None:
+    if device.runtime.capturing and counted is None and found.parameters is not None:
         arrays = (call.lengths, call.table, *(array for _, array in checked.arrays))
-        key = (found.words.template.tobytes(), tuple(checked.live.items()), tuple(place for place, _ in checked.arrays),
-               queries, call.count, call.room, lay, *map(_contents, arrays))  # fmt: skip
-        words = device.captured.words.get(key)
-        if words is not None:
-            return words
-    words = _words(device, found, checked, False)
-    _lay_on_device(device, call, lay, words, queries, counted)
+        key = (found.parameters.template.tobytes(), tuple(checked.live.items()),
+            tuple(place for place, _ in checked.arrays),
+               call.q.shape[1], call.count, call.room, lay, *map(_contents, arrays))  # fmt: skip
+        parameters = device.captured.parameters.get(key)
+        if parameters is not None:
+            return parameters
+    parameters = _parameters(device, found, checked, False)
+    _lay_on_device(device, call, lay, parameters, counted)
     if key is not None:
-        device.captured.words[key] = words
-    return words
+        device.captured.parameters[key] = parameters
+    return parameters
 
 
 def _contents(array) -> tuple | None:
-    """What tells whether two arrays have the same contents; of a tensor, where they lie and which they are."""
+    """A key that is equal for arrays of equal contents; of a tensor, its memory, version and layout."""
     if array is None:
         return None
     if isinstance(array, Tensor):
         storage = array._storage
-        return storage, storage.version, array.dtype, array.shape, array._steps, array._offset
+        return storage, storage.version, array.dtype, array.shape, array._strides, array._offset
     return array.dtype.str, array.shape, array.tobytes()
 
 
-def _lay_on_device(
-    device: Device, call: CacheCall, lay: _Lay, words: Storage, queries: int, counted: Lengths | None
-) -> None:
-    """Have the device, which has them, write lengths and table to the words, and count the new keys."""
-    lengths, table = call.lengths, call.table
+def _lay_on_device(device: Device, call: CacheCall, lay: _Lay, parameters: Tensor, counted: Lengths | None) -> None:
+    """Record the dispatch that writes lengths and table to the parameters, and count the new keys."""
+    lengths, table, queries = call.lengths, call.table, call.q.shape[1]
     count = None
     if counted is not None:
         lengths, count = None, lengths
@@ -311,19 +392,15 @@ def _lay_on_device(
     table = table if isinstance(table, Tensor) or table is None else device.tensor(table)
     columns, pages = (1, 1) if table is None else (table.shape[1], call.caches[0].shape[0])
     given = (call.lengths.shape[0], columns, pages, queries, call.count, call.room, lay.samples, lay.pages)
-    run(device, CACHE_WORDS, words_plan, given, (lengths, table, _all_words(words), count))
+    run(device, parameters_plan, given, (lengths, table, parameters, count))
     if counted is not None:
         counted.noted(call.count)
 
 
-def _all_words(words: Storage) -> Tensor:
-    return Tensor(words, (words.nbytes // 4,), INT32)
-
-
-def _steps(cache) -> tuple[int, ...]:
+def _strides(cache) -> tuple[int, ...]:
     """A cache's strides in elements, as it is or will be on the device."""
     if isinstance(cache, Tensor):
-        return cache._steps
+        return cache._strides
     return tuple(math.prod(cache.shape[axis + 1 :]) for axis in range(4))
 
 
@@ -331,29 +408,29 @@ def _keys_view(cache: Tensor, call: CacheCall, batch: int, keys: int) -> Tensor:
     """The cache as ``(B, Hk, keys, D)``; of a paged one only the shape and the strides within a page are true."""
     if call.table is None:
         return cache[:, :keys].transpose(0, 2, 1, 3)
-    _, row, head, last = cache._steps
+    _, row, head, last = cache._strides
     shape = (batch, cache.shape[2], keys, cache.shape[3])
     return Tensor(cache._storage, shape, cache.dtype, (0, head, row, last), cache._offset)
 
 
-def _rows(k, v, q, words, tables: tuple, caches: tuple, turned) -> tuple:
+def _rows(k, v, q, parameters, tables: tuple, caches: tuple, rotated) -> tuple:
     """The inputs of append_plan."""
-    queries = (q, turned) if tables[0] is not None else (None, None)
-    return k, v, queries[0], words, *tables, *(caches if k is not None else (None, None)), queries[1]
+    queries = (q, rotated) if tables[0] is not None else (None, None)
+    return k, v, queries[0], parameters, *tables, *(caches if k is not None else (None, None)), queries[1]
 
 
 def _append(
-    device: Device, call: CacheCall, q: Tensor, turned: Tensor, words: Storage | None, lay: _Lay | None, advance: bool
-) -> Ready | None:
-    """Record what puts new keys and values into the caches, and queries turned by tables into ``turned``."""
+    device: Device, call: CacheCall, rotated: Tensor, parameters: Tensor | None, lay: _Lay | None, advance: bool
+) -> Executable | None:
+    """Record the dispatches that write new keys and values to the caches, and rotated queries to ``rotated``."""
     if not call.fresh and not call.tables:
         return None
-    rotary = 0 if not call.tables else _INTERLEAVED if call.interleaved else _HALVES
+    q, rotary = call.q, 0 if not call.tables else _INTERLEAVED if call.interleaved else _HALVES
     columns = 0 if call.table is None or not call.fresh else call.table.shape[1]
     given = Rows(rotary, advance, None if lay is None else (lay.samples, lay.pages), columns)
     start = int(call.lengths[0]) if lay is None and len(call.lengths) else 0
-    told = None if lay is None else _all_words(words)
-    tensors = _rows(*(call.fresh or (None, None)), q, told, call.tables or (None, None), call.caches, turned)
-    ready = ready_for(device, APPENDS, append_plan, given, tensors)
-    ready.run(tensors, (start,))
-    return ready
+    told = None if lay is None else parameters
+    tensors = _rows(*(call.fresh or (None, None)), q, told, call.tables or (None, None), call.caches, rotated)
+    executable = executable_for(device, append_plan, given, tensors)
+    executable.run(tensors, (start,))
+    return executable

@@ -1,18 +1,14 @@
-"""Attention over further keys added to a result: the running sum of a streamed call."""
+"""The running sum of a streamed call: attention over further keys, added to a result."""
 
 from __future__ import annotations
 
 import math
 
 from ...registry import Request
-from ..device.caches import Kept
+from ..device.call import run
 from ..device.device import Device
 from ..device.plan import Plan, Planner, strided
-from ..device.record import Ready, run
 from ..device.tensor import Tensor
-
-#: Plans of merges.
-MERGES: Kept[tuple, Ready] = Kept("merges", 256)
 
 
 def add(device: Device, part: Tensor, part_lse: Tensor, total: Tensor, weight: Tensor) -> None:
@@ -23,7 +19,7 @@ def add(device: Device, part: Tensor, part_lse: Tensor, total: Tensor, weight: T
     the sum of the exponentials relative to it. Where the first is minus infinity, ``total`` may hold anything.
     """
     if math.prod(part.shape[:3]):
-        run(device, MERGES, plan, (), (part, part_lse, total, weight))
+        run(device, plan, (), (part, part_lse, total, weight))
 
 
 def plan(given: tuple, layouts, facts, registry) -> Plan:

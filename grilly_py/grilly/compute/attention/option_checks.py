@@ -1,4 +1,4 @@
-"""Checks of what attention takes beside q, k, v and a mask: arrays and numbers of `options.Options`."""
+"""Checks of the arrays and numbers of `options.Options`."""
 
 from __future__ import annotations
 
@@ -84,8 +84,7 @@ def lengths(operation: str, name: str, given, batch: int, most: int, read: bool 
 def segments(operation: str, given, batch: int, queries: int, keys: int) -> list:
     """The segment ids of queries and of keys, ``(B or 1, N)`` int32 each.
 
-    Ids beyond int32 are numbered anew, which leaves equal ones equal. Only where the others lie in a Tensor, whose
-    numbers the host does not know, that is a ValueError.
+    Ids beyond int32 are numbered anew: equal ones stay equal. Raises ValueError for such ids beside a Tensor of ids.
     """
     pair = given if _is_pair(given) else (given, given)
     arrays = []
@@ -124,7 +123,7 @@ def _fits(array: np.ndarray) -> bool:
 
 
 def softcap(operation: str, given) -> float:
-    """``softcap`` as a number that float32 can do with, 0 for none."""
+    """``softcap`` as a float within the bounds of MOST_CAP, 0 for none."""
     cap = number(operation, "softcap", given)
     if not (cap >= 0 and math.isfinite(cap)):
         raise ValueError(f"{operation}: softcap is {given}; expected a finite number above 0, or 0 for none")
@@ -132,7 +131,7 @@ def softcap(operation: str, given) -> float:
 
 
 def bias(operation: str, given, full: tuple[int, ...], dtype: np.dtype = FLOAT32):
-    """``attn_bias`` as float32, or as it is where it is of ``dtype``; it is to broadcast to ``full``."""
+    """``attn_bias`` as float32 or of ``dtype``, checked to broadcast to ``full``."""
     if not isinstance(given, (np.ndarray, Tensor)):
         raise no_array(operation, "attn_bias", given)
     own = given.dtype
@@ -182,12 +181,12 @@ def dropout(operation: str, p, seed, offset) -> tuple[float, int, int]:
 
 
 def keep_words(p: float) -> dict:
-    """What a generator's 16-bit number must be below to keep a weight, and what the weight is then multiplied by."""
+    """The bound below which a generator's 16-bit number keeps a weight, and the factor of a kept weight."""
     return {"keep_below": min(math.floor((1.0 - p) * 2**16), 2**16 - 1), "keep_scale": 1.0 / (1.0 - p)}
 
 
 def block_size(operation: str, given, queries: int, keys: int) -> tuple[int, int]:
-    """``block_size``; a side beyond the scores is the scores'."""
+    """``block_size`` as two ints, each side at most that of the scores."""
     try:
         rows, columns = (integer(operation, "block_size", size) for size in given)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What bends or hides attention scores beyond mask and causality: the options, their checks, and what kernels read."""
+"""The options of attention beyond mask and causality: their checks, and their parameters for kernels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from ...registry.shared import HEADER, extras_bits
+from ...registry.shared import PARAMETER_NAMES, extras_bits
 from ..device.arrays import BiasArray, BoolArray, FloatsLike, IntegersLike
 from ..device.numbers import integer
 from ..device.tensor import Tensor
+from ..expressions.reads import tensor_words
+from ..structures import rebuilt
 from . import option_checks as checks
-from .call import OptionFacts
+from .call import OptionSummary
 from .foreign import unknown
+from .functions import BlockMask, FunctionExpression, Functions, count_words, traced
+from .keywords import MaskFunction, ScoreFunction
+from .parameters import as_parameter
 from .t5 import bucket_words
-from .words import as_word
 
 #: Distances from which on T5's buckets are all alike, at most.
 MOST_REACH = 2**20
@@ -24,11 +28,13 @@ MOST_REACH = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Keyword arguments of the attention functions beyond mask, causal and scale, with what each is by default.
+    """Keyword arguments of the attention functions beyond mask, causal and scale, with their defaults.
 
     ``grilly.functional.flash_attention2`` documents them, and `keywords.OptionKeywords` has the same names and types.
     """
 
+    score_mod: ScoreFunction | None = None
+    mask_mod: MaskFunction | None = None
     attn_bias: BiasArray | None = None
     alibi_slopes: FloatsLike | None = None
     t5_table: FloatsLike | None = None
@@ -65,7 +71,7 @@ _PLAIN = frozenset((int, float, bool))
 
 
 def scalar_key(options: Options) -> tuple | None:
-    """The options as a key, where they are numbers and pairs of numbers only; None where any is an array."""
+    """The options as a key where all are numbers and pairs of numbers; else None."""
     key: list = []
     for name, value in options.__dict__.items():
         if value is _DEFAULTS[name]:
@@ -86,8 +92,19 @@ def arrays_of(options: Mapping[str, Any]) -> list[Tensor]:
     return [value for value in options.values() if isinstance(value, Tensor)]
 
 
+def as_they_are(options: Options) -> Options:
+    """The options with copies of the host's arrays and lists, which may be written to later."""
+
+    def copied(leaf: Any) -> Any:
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+    if options is OFF:
+        return options
+    return Options(**{name: rebuilt(value, copied) for name, value in vars(options).items()})
+
+
 class CheckedOptions:
-    """The options of one call, checked: what kernels must offer, the arrays they read, and words of their headers.
+    """The checked options of a call: features, arrays and parameters for kernels.
 
     Attributes
     ----------
@@ -100,21 +117,23 @@ class CheckedOptions:
     left : int
         Of the feature "window".
     bias_dtype : numpy.dtype
-        What a bias may be beside float32.
+        A dtype of biases beside float32.
     bias : numpy.ndarray, Tensor or None
         Broadcastable to (B, H, Sq, Sk), float32 or of ``bias_dtype``.
     sinks, t5_table : numpy.ndarray, Tensor or None
         As checked, float32.
-    page_steps : tuple of int
-        As of OptionFacts.
+    page_strides : tuple of int
+        As of OptionSummary.
     arrays : list of (int, array)
-        32-bit elements, and the word at which they begin.
+        NumPy arrays of 32-bit elements and Tensors, and the word at which they begin.
     live : dict
-        Words of the headers that change with every call.
+        Words of the blocks that change with every call.
     size : int
         Words of the arrays.
     partial : bool
-        As of OptionFacts.
+        As of OptionSummary.
+    functions : Functions
+        As of OptionSummary.
     """
 
     def __init__(self, heads: int, causal: bool = False, bias_dtype: np.dtype = checks.FLOAT32):
@@ -126,48 +145,49 @@ class CheckedOptions:
         self.bias = None
         self.sinks = None
         self.t5_table = None
-        self.page_steps: tuple[int, ...] = ()
+        self.page_strides: tuple[int, ...] = ()
         self.arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self.live: dict[str, int] = {}
         self.size = 0
         self.partial = False
-        self._words: dict[str, int] = {"heads": heads, "left": 0, "right": 0}
+        self.functions = Functions()
+        self._parameters: dict[str, int] = {"heads": heads, "left": 0, "right": 0}
 
     def offer(self, *names: str) -> None:
         """Note that kernels must offer these."""
         self.bits |= extras_bits(names)
 
     def put(self, array) -> int:
-        """Lay out an array of 32-bit elements; the word at which it will be."""
+        """Lay out an array; the word at which it will be."""
         place = self.size
         self.arrays.append((place, array))
-        self.size += array.size
+        self.size += -(-array.size * array.dtype.itemsize // 4)
         return place
 
     def put_as(self, name: str, array) -> None:
-        """Lay out an array and let the header's word ``name`` say where."""
-        self._words[name] = self.put(array)
+        """Lay out an array and let the parameter ``name`` say where."""
+        self._parameters[name] = self.put(array)
 
-    def set(self, **words) -> None:
-        """Words of the header, integers or floats."""
-        for name, value in words.items():
-            self._words[name] = as_word(value)
+    def set(self, **parameters) -> None:
+        """Parameters of the blocks, integers or floats."""
+        for name, value in parameters.items():
+            self._parameters[name] = as_parameter(value)
 
-    def vary(self, **words) -> None:
-        """Words of the header that change with every call."""
-        for name, value in words.items():
-            self.live[name] = as_word(value)
+    def vary(self, **parameters) -> None:
+        """Parameters of the blocks that change with every call."""
+        for name, value in parameters.items():
+            self.live[name] = as_parameter(value)
 
-    def facts(self) -> OptionFacts:
-        """What a plan knows of them."""
-        return OptionFacts(
-            self.bits, self.right, self.left, self.page_steps, self.size, tuple(self._words.items()),
-            bool(self.arrays or self.live), self.partial,
+    def summary(self) -> OptionSummary:
+        """The options for a plan: no arrays."""
+        return OptionSummary(
+            self.bits, self.right, self.left, self.page_strides, self.size, tuple(self._parameters.items()),
+            bool(self.arrays or self.live), self.partial, self.functions,
         )  # fmt: skip
 
     def nbytes(self, dispatches: int = 1) -> int:
         """Bytes of the words of a call cut into so many dispatches."""
-        return 4 * (self.size + len(HEADER) * dispatches)
+        return 4 * (self.size + len(PARAMETER_NAMES) * dispatches)
 
 
 # -- from options to words ---------------------------------------------------------------------------------------------
@@ -207,6 +227,49 @@ def _window(operation: str, options: Options, checked: CheckedOptions, full: Sha
         checked.offer("window")
         checked.left = min(left, most)
         checked.set(left=checked.left)
+
+
+def _check_block_mask(operation: str, mask: BlockMask, options: Options, full: Shape) -> None:
+    """Raise ValueError for a block mask of other calls, or beside a map of blocks."""
+    if mask.shape[2:] != full[2:] or any(own not in (1, given) for own, given in zip(mask.shape, full, strict=True)):
+        raise ValueError(
+            f"{operation}: mask_mod is a block mask of shape {mask.shape}; expected (B or 1, H or 1, N_q, N_kv) of "
+            f"{full}; make another with grilly.block_mask"
+        )
+    if options.block_map is not None:
+        raise ValueError(f"{operation}: block_map is given beside a block mask; give one, as mask_mod or as block_map")
+
+
+def tensors_read(operation: str, options: Options) -> tuple[Tensor, ...]:
+    """The tensors that score_mod and mask_mod read. Raises as their check."""
+    given = {"score_mod": options.score_mod, "mask_mod": options.mask_mod}
+    found = [traced(operation, name, function) for name, function in given.items() if function is not None]
+    return tuple(tensor for one in found for tensor in one.tensors)
+
+
+def _functions(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
+    given = {"score_mod": options.score_mod, "mask_mod": options.mask_mod}
+    found = {name: traced(operation, name, function) for name, function in given.items() if function is not None}
+    if not found:
+        return
+    mask = options.mask_mod
+    mapped = isinstance(mask, BlockMask)
+    if mapped:
+        _check_block_mask(operation, mask, options, full)
+    tensors: list[Tensor] = []
+    own: dict[str, FunctionExpression] = {}
+    for name, one in found.items():
+        checked.offer("score-function" if name == "score_mod" else "mask-function")
+        own[name] = one.own.behind(count_words(operation, tensors))
+        tensors += one.tensors
+    count_words(operation, tensors)
+    checked.functions = Functions(own.get("score_mod"), own.get("mask_mod"), mapped)
+    if mapped:
+        checked.put_as("block_map", mask.classes)
+        checked.set(**_block_parameters(mask.classes.shape, mask.block_size))
+    if tensors:
+        places = [checked.put(tensor) for tensor in tensors]
+        checked.put_as("function_words", tensor_words(tensors, places))
 
 
 def _softcap(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
@@ -300,11 +363,17 @@ def _blocks(operation: str, options: Options, checked: CheckedOptions, full: Sha
     blocks = checks.block_map(operation, options.block_map, (batch, heads), want, (rows, columns))
     checked.offer("blocks")
     checked.put_as("block_map", np.frombuffer(blocks.tobytes() + bytes(-blocks.size % 4), np.uint32))
-    each = want[0] * want[1]
-    checked.set(
-        block_batch=each * blocks.shape[1] if blocks.shape[0] > 1 else 0,
-        block_head=each if blocks.shape[1] > 1 else 0, block_row=want[1], block_q=rows, block_kv=columns,
-    )  # fmt: skip
+    checked.set(**_block_parameters(blocks.shape, (rows, columns)))
+
+
+def _block_parameters(shape: Sequence[int], size: tuple[int, int]) -> dict[str, int]:
+    """The parameters of a map of blocks, (B or 1, H or 1, rows, columns) bytes."""
+    batch, heads, rows, columns = shape
+    each = rows * columns
+    return {
+        "block_batch": each * heads if batch > 1 else 0, "block_head": each if heads > 1 else 0, "block_row": columns,
+        "block_q": size[0], "block_kv": size[1],
+    }  # fmt: skip
 
 
 def _dropout(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
@@ -316,7 +385,7 @@ def _dropout(operation: str, options: Options, checked: CheckedOptions, full: Sh
 
 
 class Option(NamedTuple):
-    """One option: the keyword arguments that it is given by, and the check that also notes what kernels read of it.
+    """One option: its keyword arguments, and its check, which also notes features, arrays and parameters of kernels.
 
     ``check(operation, options, checked, full)`` raises TypeError or ValueError, naming the operation, what was given,
     and what was expected; ``full`` is (B, H, Sq, Sk).
@@ -328,6 +397,7 @@ class Option(NamedTuple):
 
 #: Every option, in the order of their checks.
 OPTIONS = (
+    Option(("score_mod", "mask_mod"), _functions),
     Option(("window_size",), _window),
     Option(("softcap",), _softcap),
     Option(("attn_bias",), _bias),

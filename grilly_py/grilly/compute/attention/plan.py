@@ -1,4 +1,4 @@
-"""The plan of a call of attention: which kernel, which dispatches. All of it is pure functions of data."""
+"""The plan of a call of attention: its kernel and its dispatches. Pure functions of data."""
 
 from __future__ import annotations
 
@@ -7,117 +7,124 @@ import math
 
 from ...registry import Choice, Registry, Request
 from ...registry.measured import bucket
-from ..device.device import DeviceFacts
+from ..device.device import NO_PACES, DeviceFacts, Throughputs
 from ..device.plan import Planner
-from . import added, decode, shares, tails
-from . import classes as classes_
+from . import added, decode, schedule, split_kv, tile_classes
 from .call import MAX_KEYS, AttentionCall, mask_kind
-from .operands import FLOAT32, WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
-from .pieces import Piece, split
+from .chunks import Chunk, split
+from .operands import FLOAT32, PARAMETERS, AttentionPlan, aligned, block, operands, outputs, parameters_slot
+from .rates import rates_of
 
-#: Tiles of 64 rows are taken where they compute at most SAVED of the rows that tiles of 128 would. Tiles of 256 rows
-#: take TALL of the time of two of 128. Measured on an H200: docs/benchmarks/h200-shapes.md.
-SAVED, TALL = 6 / 7, 0.93
 #: The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.
 SPLIT_DIM = 16
 
 
-def ragged(queries: int) -> bool:
-    """Whether tiles of 64 rows leave out much of what tiles of 128 rows would compute: their empty ends."""
-    return -(-queries // 128) * 128 * SAVED >= -(-queries // 64) * 64
-
-
-def tall(call: AttentionCall, facts: DeviceFacts) -> bool:
-    """Whether tiles of 256 rows, one for each multiprocessor in a round, take less time than those of 128 rows.
-
-    The last round costs as much as a full one where its keys cannot be shared out.
-    """
-    batch, heads, queries, _ = call.q.shape
-    kv_heads, keys = call.k.shape[1:3]
-    units = max(facts.units, 1)
-    large, small = (batch * heads * -(-queries // rows) for rows in (256, 128))
-    if tails.divisible(call, facts):
-        takes = [tails.rounds(tiles, batch * kv_heads, keys, units)[0] for tiles in (large, small)]
-    else:
-        takes = [-(-tiles // units) for tiles in (large, small)]
-    return 2 * TALL * takes[0] <= takes[1]
-
-
 def request(call: AttentionCall, facts: DeviceFacts) -> Request:
-    """What the registry is asked for."""
+    """The request for a kernel with tiles of rows."""
     batch, heads, queries, head_dim = call.q.shape
     o, _, _ = outputs(Planner(facts, [call.q]), call)
     # Rounded, so that the registry sees few different requests.
     counts = bucket({"keys": call.k.shape[2], "rows": batch * heads * queries})
     asked = (
-        ("align", aligned(call, o._steps)), ("causal", int(call.causal)), ("head_dim", head_dim),
+        ("align", aligned(call, o._strides)), ("causal", int(call.causal)), ("head_dim", head_dim),
         ("high", int(call.high and call.q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), *counts.items(),
-        ("ragged", int(ragged(queries))), ("tall", int(tall(call, facts))),
+        ("ragged", int(schedule.ragged(queries, rates_of(facts).tiles))), ("tall", int(schedule.tall(call, facts))),
         ("value_dim", call.v.shape[3]),
         *call.options.asked,
     )  # fmt: skip
-    return Request("attention", call.q.dtype.name, facts=asked, prefer=call.kernel)
+    return Request("attention", call.q.dtype.name, problem=asked, prefer=call.kernel)
 
 
-def planned(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan:
-    """The plan of a call with the kernel that serves it best.
+def reads_narrow_bias(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> bool:
+    """Whether the kernel for a call reads its bias of 16 bits; else the bias must become float32 before ``planned``.
 
-    Raises UnsupportedError where there is none, and WideBias where the bias must be float32.
+    Raises UnsupportedError where there is no kernel.
     """
-    if 0 in (*call.q.shape[:3], call.v.shape[3]):
+    if _is_empty(call):
+        return True  # no kernel runs
+    if _planned_split(added.widened(call), facts, registry) is not None:
+        return False
+    choice = next(tile_classes.kernels(call, facts, registry, request(call, facts)))
+    return bool(choice.variant.offered & added.BIAS_HALVES)
+
+
+def planned(
+    call: AttentionCall, facts: DeviceFacts, registry: Registry, throughputs: Throughputs = NO_PACES
+) -> AttentionPlan:
+    """The plan of a call with the kernel that serves it best; a bias of 16 bits as of ``reads_narrow_bias``.
+
+    ``throughputs`` are what the device was seen to do (``Device.throughputs``).
+
+    Raises UnsupportedError where there is no kernel.
+    """
+    if _is_empty(call):
         planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, None])
         return AttentionPlan(planner.plan(*outputs(planner, call)[2]), None, call.counted)
-    wide = added.widened(call) if added.is_narrow(call) else call
-    few = None
-    for way in (shares, decode) if shares.crowded(call) else (decode, shares):
-        if few is None and call.packed is None and call.kernel in (None, *way.FAMILIES):
-            few = way.plan(wide, facts, registry)
-    if few is not None:
-        if wide is not call:
-            raise added.WideBias
-        return few
-    for choice in classes_.kernels(call, facts, registry, request(call, facts)):
-        found = plan(call, facts, choice, registry)
+    split = None if added.is_narrow(call) else _planned_split(call, facts, registry)
+    if split is not None:
+        return split
+    for choice in tile_classes.kernels(call, facts, registry, request(call, facts)):
+        found = plan(call, facts, choice, registry, throughputs)
         if found is not None:
             return found
     raise AssertionError("the last kernel takes every call")
 
 
-def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Registry) -> AttentionPlan | None:
-    """The plan of a call with a kernel; None for one of "attention-tiled" that the call has no classes for.
+def _is_empty(call: AttentionCall) -> bool:
+    """Whether the output has no elements."""
+    return 0 in (*call.q.shape[:3], call.v.shape[3])
 
-    ``registry`` is asked for the kernels that make classes of tiles. Raises WideBias.
+
+def _planned_split(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan | None:
+    """The plan of a call whose keys are split among workgroups; None where that does not pay."""
+    if call.packed is not None:
+        return None
+    for way in (split_kv, decode) if schedule.packs_many(call, facts) else (decode, split_kv):
+        if call.kernel in (None, *way.FAMILIES):
+            found = way.plan(call, facts, registry)
+            if found is not None:
+                return found
+    return None
+
+
+def plan(
+    call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Registry, throughputs: Throughputs = NO_PACES
+) -> AttentionPlan | None:
+    """The plan of a call with a kernel; None for one of "attention-tiled" where the call has no classes.
+
+    ``registry`` has the kernels that make classes of tiles.
     """
     options = call.options
-    planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, WORDS if options.contents else None])
+    planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, PARAMETERS if options.contents else None])
     q, k, v, mask, bias, given = planner.inputs
     o, sums, results = outputs(planner, call)
     batch, heads, queries, head_dim = q.shape
     most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
     max_keys = max(min(most, facts.loop_trips * choice.keys_per_trip), 1)
     shift = call.shift + options.right
-    piece = Piece(q, k, v, o, sums, mask, shift, False, bias, call.first, bool(options.page_steps))
-    # Of other calls the pace depends on what their masks and lengths hide.
+    chunk = Chunk(q, k, v, o, sums, mask, shift, False, bias, call.first, bool(options.page_strides))
+    # Of other calls the throughput depends on what their masks and lengths hide.
     free = mask is None and not options.bits
     kind = (choice.variant.name, head_dim, v.shape[3], call.causal) if free else None
-    pieces = split(facts, piece, max_keys, kind)
-    if sums is None and any(p.merge for p in pieces):
+    most_work = facts.most_work(kind, throughputs)
+    chunks = split(facts, chunk, max_keys, most_work)
+    if sums is None and any(p.merge for p in chunks):
         sums = planner.empty((batch, heads, queries))
-        pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys, kind)
-    end = tails.tail(call, facts, registry, choice.tile["rows"]) if len(pieces) == 1 else None
+        chunks = split(facts, dataclasses.replace(chunk, lse=sums), max_keys, most_work)
+    end = split_kv.last_wave(call, facts, registry, choice.tile["rows"]) if len(chunks) == 1 else None
     last = None
     if end is not None:
-        *pieces, last = tails.cut(piece, end.heads)
-    classes = classes_.plan(facts, registry, choice, pieces, options, call.causal)
+        *chunks, last = split_kv.cut_tail(chunk, end.heads)
+    classes = tile_classes.plan(facts, registry, choice, chunks, options, call.causal)
     if classes is None and choice.variant.operation == "attention-tiled":
         return None
-    bits = options.bits | added.features(choice, pieces, facts, options.bits)
-    features = [bits] if classes is None else classes_.features(choice, call, bits)
-    headers = []
+    bits = options.bits | added.features(choice, chunks, facts, options.bits)
+    features = [bits] if classes is None else tile_classes.features(choice, call, bits)
+    blocks = []
     if any(features):
-        tiles = [None] * len(pieces) if classes is None else [c.header() for c in classes]
-        headers = [header(facts, *pair) for pair in zip(pieces, tiles, strict=True)]
-    words, made = words_slot(planner, call, given, headers)
+        tiles = [None] * len(chunks) if classes is None else [c.parameters() for c in classes]
+        blocks = [block(facts, *pair) for pair in zip(chunks, tiles, strict=True)]
+    parameters, made = parameters_slot(planner, call, given, blocks)
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(mask),
         "CAUSAL": int(call.causal), "LSE": int(sums is not None),
@@ -126,17 +133,18 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         own = [{**constants, "FEATURES": bits} for bits in features]
     else:
         own = [constants]
-    counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in pieces)
+    counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in chunks)
     group = heads // k.shape[1]
-    for number, p in enumerate(pieces):
-        tiles = None if classes is None else classes[number].dispatch(planner, registry, words, p.mask)
+    filling = options.functions.filling(registry)
+    for number, p in enumerate(chunks):
+        tiles = None if classes is None else classes[number].dispatch(planner, registry, parameters, p.mask)
         place = made.places[number] if made else 0
-        arrays, push = operands(choice, p, group, call.scale, words, place, tiles, counted)
+        arrays, push = operands(choice, p, group, call.scale, parameters, place, tiles, counted)
         batch, heads, queries, _ = p.q.shape
         groups = (-(-queries // choice.tile["rows"]), heads, batch)
         for values in own:
             merged = {**values, "MERGE": int(p.merge)}
-            planner.dispatch(choice, merged, arrays, push, groups, p.flops() / len(own), kind)
+            planner.dispatch(choice, merged, arrays, push, groups, p.flops() / len(own), kind, filling)
     if last is not None:
-        shares.share_out(planner, registry, end.choice, call, last, end.shares, 1)
+        split_kv.dispatch(planner, registry, end.choice, call, last, end.splits, 1)
     return AttentionPlan(planner.plan(*results), made, counted)

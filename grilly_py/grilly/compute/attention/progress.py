@@ -1,4 +1,4 @@
-"""How far a streamed call is, and a line that says so."""
+"""The progress of a streamed call, and its line of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a streamed call is.
+    """The progress of a streamed call.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Attention by PyTorch's signature and rules, on top of `flash`."""
+"""Attention by PyTorch's signature and rules, on top of `forward.flash_attention`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
 
 
 def _are_plain(query, key, value, is_causal) -> bool:
-    """Whether kernels take these as they are: tensors of four axes, as many heads each, and no keys to leave out."""
+    """Whether the arrays are Tensors of four axes with equal heads, and no keys are left out."""
     if not query.__class__ is key.__class__ is value.__class__ is Tensor:
         return False
     q, k, v = query.shape, key.shape, value.shape
@@ -90,7 +90,7 @@ def _probability(value) -> float:
 
 
 def _leading(query, key, value, gqa: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What stands before the last two axes of the output, and of key and value where they are alike. Checks shapes."""
+    """Check shapes; the leading axes of the output, before the last two, and those of key and value."""
     shapes = {name: tuple(a.shape) for name, a in (("query", query), ("key", key), ("value", value))}
     least = 3 if gqa else 2
     for name, shape in shapes.items():

@@ -18,17 +18,19 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...registry.shared import extras_bits
-from ..device.arguments import check_precision
+from ..device.arrays import Unpack
+from ..device.call import call
 from ..device.device import Device
 from ..device.dtypes import dtype_of
-from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
 from . import decode, merge, option_checks
-from .call import NOTHING, Terms
-from .checks import check_mask, check_qkv
+from .call import NOTHING, AttentionTerms
+from .checks import check_mask, check_qkv, take_terms
+from .executables import attention_executable
+from .keywords import TermKeywords
 from .options import CheckedOptions, Options, prepare
+from .plan import planned
 from .progress import Progress
-from .record import attend as attend_on_device
 from .stream_plan import plan_blocks, ranges
 
 log = logging.getLogger("grilly.compute.stream")  # as the guide names it
@@ -37,7 +39,7 @@ REPORT_SECONDS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What is to be computed: a call's facts, and the part of it that the arrays hold.
+    """The terms of a whole call, and the place of the arrays in it.
 
     Attributes
     ----------
@@ -46,9 +48,9 @@ class Part:
     causal, scale, kernel, high, checked
         Of the whole call; ``checked.bias`` covers the part.
     shift : int
-        Query 0 of the whole call stands at this key of it.
+        The key of query 0, both of the whole call.
     first : tuple of int
-        Batch, query head, query and key of the whole call with which the part begins.
+        Batch, query head, query and key of the whole call at which the part begins.
     """
 
     operation: str
@@ -65,7 +67,7 @@ class Part:
         return self.checked is not None and bool(self.checked.bits & extras_bits(names))
 
     def keys(self, rows: tuple[int, int], keys: int) -> tuple[int, int]:
-        """The range of the part's ``keys`` keys outside which none of its rows sees any."""
+        """The range of the part's ``keys`` keys that any of its ``rows`` may see."""
         low, high = 0, keys
         if self.has("prefix", "lengths"):  # other rules than one line along the diagonal
             return low, high
@@ -78,8 +80,8 @@ class Part:
         return low, high
 
 
-def attend(part: Part, device: Device, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask, lse: bool):
-    """Attention on checked NumPy arrays of up to four axes, block by block; o, or (o, lse).
+def attend(part: Part, device: Device, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask) -> list[np.ndarray]:
+    """Attention on checked NumPy arrays of up to four axes, block by block; o and lse.
 
     ``mask`` is bool or float32, an array, a Tensor or None. Raises OutOfDeviceMemoryError when not even one query and
     one key fit, and UnsupportedError for a kernel that cannot be given parts of the call.
@@ -98,11 +100,9 @@ def attend(part: Part, device: Device, q: np.ndarray, k: np.ndarray, v: np.ndarr
     if o.size:
         _Streamed(part, device, q, k, v, biases).run(o, sums)
     shape = o.shape[4 - rank :]
-    o, sums = o.reshape(shape), sums.reshape(shape[:-1])
-    return (o, sums) if lse else o
+    return [o.reshape(shape), sums.reshape(shape[:-1])]
 
 
-@widens("q", "k", "v")
 def attend_part(
     operation: str,
     device: Device,
@@ -114,11 +114,8 @@ def attend_part(
     first: tuple[int, int, int, int],
     mask=None,
     attn_bias=None,
-    causal: bool,
-    scale: float,
-    kernel: str | None,
-    precision: str,
     options: Options,
+    **terms: Unpack[TermKeywords],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Attention of some queries to some keys of a larger call: the output and log-sum-exp over these keys only.
 
@@ -134,24 +131,30 @@ def attend_part(
         For the part: broadcastable to (B, H, Sq, Sk) of it.
     options : Options
         Of the whole call, arrays included; ``attn_bias`` is not read.
+    terms
+        Likewise; the scale is a number.
     """
-    device.check_open()
-    check_qkv(operation, q, k, v)
-    high = check_precision(operation, precision)
-    full = (*q.shape[:3], k.shape[2])
-    mask = None if mask is None else check_mask(operation, mask, full)
-    checked = prepare(operation, dataclasses.replace(options, attn_bias=None), whole, causal)
-    if attn_bias is not None:
-        checked = checked or CheckedOptions(whole[1], causal)
-        checked.offer("bias")
-        checked.bias = option_checks.bias(operation, attn_bias, full)
-    part = Part(operation, causal, scale, kernel, high, checked, whole[3] - whole[2], first)
-    return attend(part, device, q, k, v, mask, True)
+    causal, scale, kernel, high = take_terms(operation, terms)
+
+    def record(q, k, v):
+        check_qkv(operation, q, k, v)
+        full = (*q.shape[:3], k.shape[2])
+        added = None if mask is None else check_mask(operation, mask, full)
+        checked = prepare(operation, dataclasses.replace(options, attn_bias=None), whole, causal)
+        if attn_bias is not None:
+            checked = checked or CheckedOptions(whole[1], causal)
+            checked.offer("bias")
+            checked.bias = option_checks.bias(operation, attn_bias, full)
+        part = Part(operation, causal, scale, kernel, high, checked, whole[3] - whole[2], first)
+        return attend(part, device, q, k, v, added), None
+
+    o, lse = call(device, planned, None, (q, k, v), record=record, floats=3, results=2, narrow=1)
+    return o, lse
 
 
 @dataclasses.dataclass
 class _Streamed:
-    """One call: its arrays with four axes, and what is done with each block."""
+    """A streamed call: its arrays with four axes, and the work for each block."""
 
     part: Part
     device: Device
@@ -182,7 +185,7 @@ class _Streamed:
             yield *rows, *self.part.keys(rows, self.k.shape[2])
 
     def run(self, o: np.ndarray, lse: np.ndarray) -> None:
-        """Fill o and lse, which hold what rows get that see nothing."""
+        """Fill o and lse. They begin as zeros and minus infinities, the results of rows without keys."""
         for batch in ranges(self.q.shape[0], self.block.batch):
             for heads in ranges(self.k.shape[1], self.block.heads):
                 for start, end, low, high in self._spans():
@@ -251,13 +254,15 @@ class _Streamed:
             checked.partial = True
             if begun or part.first[3]:
                 checked.bits &= ~extras_bits(("sinks",))  # counted with the first keys
-            causal, options = checked.causal, checked.facts()
+            causal, options = checked.causal, checked.summary()
             if shift + checked.right >= k.shape[2] - 1 and not part.has("lengths"):
                 causal = False
         elif not causal or shift >= k.shape[2] - 1:  # every row sees every key: kernels need not look
             causal, shift = False, k.shape[2] - q.shape[2]
-        terms = Terms(causal, part.scale, True, part.kernel, part.high, shift, options, first)
-        o, lse = attend_on_device(self.device, (q, k, v, mask, bias), terms, checked, keep=False)
+        terms = AttentionTerms(causal, part.scale, True, part.kernel, part.high, shift, options, first)
+        found = attention_executable(self.device, (q, k, v, mask, bias), terms, keep=False)
+        assert found is not None, "a bias of 16 bits"
+        o, lse = found.run((q, k, v, mask, bias, found.parameters_of(self.device, checked, keep=False)))
         merge.add(self.device, o, lse, total, weight)
         self.device.runtime.flush()
         self._report(q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])

@@ -1,4 +1,4 @@
-"""Which calls are streamed, and in blocks of which extents: what fits beside what is on the device."""
+"""Which calls are streamed, and the extents of their blocks, by the free memory of the device."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ...errors import OutOfDeviceMemoryError
 from ...registry.shared import extras_bits
 from ..device.device import Device
 from ..device.tensor import Tensor
-from . import decode, shares, tails
+from . import split_kv
 from .call import MAX_KEYS
 from .options import CheckedOptions
-from .words import WORDS
+from .parameters import PARAMETERS
+from .rates import rates_of
 
 BLOCK_SHARE = 0.9  # of what is left: the rest is for scratch memory of the kernels
 KEYS = 32_768  # of a block to begin with: enough to fill a device, and few merges
@@ -27,12 +28,12 @@ SMALL = 4 << 20  # bytes of a call that is not worth asking how full the device 
 
 
 def room(device: Device) -> int:
-    """Bytes that new arrays may take: of the backend's memory limit, or the device's memory, what is not in use."""
+    """Bytes for new arrays: the unused part of the backend's memory limit, or of the device's memory."""
     return device.most_memory - device.runtime.memory().in_use
 
 
 def largest(device: Device) -> int:
-    """Bytes of the largest array that the device can hold and kernels can be given, whole or cut."""
+    """Bytes of the largest array for the device and its kernels, whole or cut."""
     limits = device.info.limits
     most = int(limits.get("allocation") or device.info.memory_bytes)
     return most if device.facts.windows else min(most, int(limits["storage_range"]))
@@ -45,8 +46,8 @@ def option_bytes(
 
     ``size`` is that of an element.
 
-    They are the words of options, the bits and classes of tiles that are made of masks, maps and segments, and what
-    kernels that split the keys leave of each part. An upper bound, but for what few queries leave on a large device.
+    They are the parameters of options, the bits and classes of tiles, and the partial results of split keys. An upper
+    bound, but for the partial results of few queries on a large device.
     """
     batch, heads, queries, keys = full
     found = 0 if checked is None else checked.nbytes(1 + keys // MAX_KEYS)
@@ -56,16 +57,17 @@ def option_bytes(
     if mask is not None and mask.dtype == np.bool_:
         rows, columns = mask.shape[:-1], mask.shape[-1] if mask.ndim else 1
         found += math.prod(rows) * (-(-columns // 32) * 4 + 4 * TILE)
+    rates = rates_of(device.facts)
     if queries <= FEW:
-        found += 4 * batch * heads * queries * (value_dim + 4) * -(-keys // decode.FEWEST_KEYS)
+        found += 4 * batch * heads * queries * (value_dim + 4) * -(-keys // rates.decode.split.least_keys)
     elif size == 2 and mask is None:
-        shared = shares.results_bytes(batch * heads * queries, value_dim) * -(-keys // tails.FEWEST_KEYS)
+        shared = split_kv.results_bytes(batch * heads * queries, value_dim) * -(-keys // rates.tiles.tail.least_keys)
         found += min(shared, device.facts.workspace)
     return found
 
 
 def needed(device: Device, q, k, v, mask=None, checked: CheckedOptions | None = None) -> bool:
-    """Whether a call must be streamed: its arrays, none of them a Tensor, do not fit beside what is on the device.
+    """Whether a call must be streamed: its NumPy arrays do not fit into the free memory of the device.
 
     A call with Tensors among q, k and v is never streamed.
     """
@@ -84,12 +86,12 @@ def needed(device: Device, q, k, v, mask=None, checked: CheckedOptions | None = 
         return True
     together = sum(_rounded(size) for size in sizes) + SLACK
     if together > room(device):
-        device.caches[WORDS].clear()  # kept for calls like earlier ones: what the limit is for goes first
+        device.caches[PARAMETERS].clear()  # kept for calls like earlier ones: what the limit is for goes first
     return together > room(device)
 
 
 def _rounded(nbytes: int) -> int:
-    """What a runtime gives for so many bytes."""
+    """Bytes that a runtime allocates for so many."""
     step = 256 if nbytes <= 1 << 16 else 1 << 12
     return -(-nbytes // step) * step
 
@@ -115,15 +117,15 @@ class Block:
     scratch_bytes: Callable[[Block], int]  # of what kernels take beside their operands
 
     def rows_bytes(self) -> int:
-        """Of what stays on the device."""
+        """Bytes of the queries' block: it stays on the device."""
         return self.batch * self.heads * self.queries * self.row_bytes
 
     def keys_bytes(self) -> int:
-        """Of one block of keys and values."""
+        """Bytes of one block of keys and values."""
         return self.batch * self.heads * self.keys * self.key_bytes
 
     def together(self) -> int:
-        """Of all: two blocks, one in use and one on its way, and the queries."""
+        """Bytes of the queries and two blocks of keys: one in use and one on its way."""
         return self.rows_bytes() + 2 * (self.keys_bytes() + self.mask_bytes(self)) + self.scratch_bytes(self)
 
     def fits(self, budget: float, most: int) -> bool:
@@ -156,9 +158,7 @@ class Block:
             self.keys = more.keys
 
 
-def plan_blocks(
-    operation: str, device: Device, q, k, v, biases, checked: CheckedOptions | None = None
-) -> Block:
+def plan_blocks(operation: str, device: Device, q, k, v, biases, checked: CheckedOptions | None = None) -> Block:
     """How to cut four-axis arrays. Raises OutOfDeviceMemoryError when one query and one key do not fit.
 
     ``biases`` are mask and attn_bias, each or None.
@@ -189,8 +189,8 @@ def plan_blocks(
     )  # fmt: skip
     budget, most = BLOCK_SHARE * room(device), min(largest(device), 1 << 32)
     if not whole.shrink(budget, most):
-        words = 0 if checked is None else checked.nbytes()
-        options = f", {words:,} of them for its options, which are sent whole," if words > 4096 else ""
+        parameters = 0 if checked is None else checked.nbytes()
+        options = f", {parameters:,} of them for its options, which are sent whole," if parameters > 4096 else ""
         raise OutOfDeviceMemoryError(
             f"{operation}: one query and one key need {whole.together():,} bytes{options} and {int(max(budget, 0)):,} "
             "are left for them; free tensors or raise the memory limit"

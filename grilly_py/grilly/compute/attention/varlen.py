@@ -1,182 +1,184 @@
-"""Attention over sequences of many lengths that lie one after the other in the same arrays."""
+"""Attention over packed sequences: sequences of many lengths, one after the other in the same arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from ..device.arguments import FLOAT32, check_precision, finish, to_device
-from ..device.caches import Kept
+from ..device.arguments import to_device
+from ..device.arrays import Unpack
+from ..device.autocast import cast
+from ..device.caches import DeviceCache
+from ..device.call import call
 from ..device.device import Device
-from ..device.dtypes import is_sixteen_bits
-from ..device.record import key_of
-from ..device.sixteen_bits import widens
+from ..device.tape import OPEN, as_one, refuse_wanted
 from ..device.tensor import Tensor
 from ..random import with_seed
 from . import backward
 from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
-from .call import Terms
-from .checks import check_causal, check_kernel
-from .options import Options, scalar_key
-from .record import Prepared, prepared
-from .varlen_checks import check_bindings, check_packed, sequences_of
-from .words import words_of
+from .call import AttentionTerms
+from .checks import take_terms
+from .executables import AttentionExecutable, attention_executable
+from .foreign import unknown
+from .keywords import DropoutKeywords, PackedGradientKeywords, PackedKeywords, ScoreModKeywords
+from .options import Options, as_they_are, scalar_key
+from .parameters import parameters_of
+from .varlen_checks import Packed, Sequences, check_bindings, check_packed, sequences_of
 
 NAME = "flash_attention_varlen"
-#: Plans of calls on Tensors whose options have no arrays, by the arguments themselves but for where sequences begin.
-REPEATED: Kept[tuple, Prepared] = Kept("repeated calls of flash_attention_varlen", 256)
+#: Calls whose options have no arrays, by all but where sequences begin.
+CALLS: DeviceCache[tuple, PackedExecutable] = DeviceCache("calls of flash_attention_varlen", 256)
 _SCALES = (type(None), float, int)
+_OPTIONS = ScoreModKeywords.__annotations__.keys() | DropoutKeywords.__annotations__.keys()
 
 
-@widens("q", "k", "v")
+class PackedExecutable(NamedTuple):
+    """The plan of a call on Tensors, without the places of its sequences."""
+
+    attention: AttentionExecutable
+
+    def run(self, inputs: Sequence[Tensor], live: tuple[Sequences]) -> list[Tensor]:
+        """Record the dispatches for q, k, v and sequences; returns o (total, H, Dv) and lse (H, total)."""
+        samples, device, made = live[0].samples, self.attention.device, self.attention.parameters
+        parameters = parameters_of(device, made.template, ((0, samples),), {}, samples.size)
+        results = self.attention.run((*inputs, None, None, parameters))
+        _fill_rest(device, *results, live[0].covered[0])
+        return results
+
+
 def flash_attention_varlen(
-    device: Device,
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    *,
-    causal=False,
-    scale=None,
-    window_size=None,
-    softcap=0.0,
-    alibi_slopes=None,
-    sinks=None,
-    dropout_p=0.0,
-    dropout_seed=None,
-    dropout_offset=0,
-    return_lse=False,
-    kernel=None,
-    precision="highest",
-):
+    device: Device, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, return_lse=False,
+    **options: Unpack[PackedKeywords],
+):  # fmt: skip
     """``grilly.functional.flash_attention_varlen`` on a device; documented there."""
     device.check_open()
-    high, causal = check_precision(NAME, precision), check_causal(NAME, causal)
-    check_kernel(NAME, kernel)
-    dropout = {"dropout_p": dropout_p, "dropout_seed": dropout_seed}
-    if dropout_offset:
-        dropout["dropout_offset"] = dropout_offset
-    options = Options(
-        window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
-        **with_seed(device, NAME, dropout),
-    )  # fmt: skip
+    causal, scale, kernel, high = take_terms(NAME, options)
+    if not options.get("dropout_offset"):
+        options.pop("dropout_offset", None)  # else it would go before what is drawn
+    given = _options(NAME, with_seed(device, NAME, options))
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    key = None
+    if OPEN.tapes:
+        refuse_wanted(f"{NAME} by alibi_slopes", "pad the sequences and call flash_attention2", given.alibi_slopes)
+        asked = {"causal": causal, "scale": scale, "kernel": kernel, "precision": "high" if high else "highest",
+                 **{name: getattr(as_they_are(given), name) for name in _OPTIONS}}  # fmt: skip
+        starts = tuple(value if isinstance(value, Tensor) else np.array(value) for value in starts)  # as they are now
+        q, k, v = cast(CALLS, (q, k, v), 3)
+        found = as_one(
+            flash_attention_varlen, ((*starts, *longest), asked), (q, k, v, given.sinks),
+            lambda: flash_attention_varlen(device, q, k, v, *starts, *longest, return_lse=True, **asked),
+        )  # fmt: skip
+        return tuple(found) if return_lse else found[0]
+    static, live = None, ()
     if type(q) is type(k) is type(v) is Tensor and len(q.shape) == len(k.shape) == 3 and scale.__class__ in _SCALES:
-        scalars = scalar_key(options)
+        scalars = scalar_key(given)
         if scalars is not None:
             sequences = sequences_of(NAME, starts, longest, (q.shape[0], k.shape[0]))
-            asked = (scalars, causal, scale, kernel, high, len(sequences.samples), sequences.longest)
-            key = key_of(device, asked, (q, k, v))
-            found = device.caches[REPEATED].get(key)
-            if found is not None:
-                samples = sequences.samples
-                words = words_of(device, found.words.template, ((0, samples),), {}, samples.size)
-                o, lse = found.run((q, k, v, None, None), words)
-                _fill_rest(device, o, lse, sequences.covered[0])
-                device.runtime.flush()
-                return (o, lse) if return_lse else o
-    packed = check_packed(NAME, q, k, v, starts, longest, causal, scale, options)
-    tensors = [to_device(device, array) for array in (q, k, v)]
+            static = (scalars, causal, scale, kernel, high, len(sequences.samples), sequences.longest)
+            live = (sequences,)
+
+    def record(*arrays):
+        packed = check_packed(NAME, *arrays, starts, longest, causal, scale, given)
+        return _attend(device, arrays, packed, kernel, high)
+
+    found = call(device, CALLS, static, (q, k, v), live=live, record=record, floats=3, results=1 + bool(return_lse),
+                 narrow=1)  # fmt: skip
+    return tuple(found) if return_lse else found[0]
+
+
+def _attend(
+    device: Device, given: tuple, packed: Packed, kernel: str | None, high: bool
+) -> tuple[list[Tensor], PackedExecutable | None]:
+    """Record a checked call: o and lse, and what serves all calls with this key."""
+    tensors = [to_device(device, array) for array in given]
+    q, _, v = tensors
     total, heads, _ = q.shape
-    batch, (longest_q, longest_k) = packed.batch, packed.longest
-    made = {"the output": total * heads * v.shape[2] * tensors[0].dtype.itemsize, "the log-sum-exp": 4 * heads * total}
+    batch, (longest_q, longest_k), checked = packed.batch, packed.longest, packed.checked
+    made = {"the output": total * heads * v.shape[2] * q.dtype.itemsize, "the log-sum-exp": 4 * heads * total}
     check_bindings(NAME, device, dict(zip("qkv", tensors, strict=True)), made)
-    checked = packed.checked
     views = [_view(t, batch, n) for t, n in zip(tensors, (longest_q, longest_k, longest_k), strict=True)]
     shift = longest_k - longest_q
-    terms = Terms(checked.causal, packed.scale, True, kernel, high, shift, checked.facts(), packed=total)
-    call = (*views, None, None)
-    found = prepared(device, call, terms)
-    if key is not None and found.words is not None and len(checked.arrays) == 1 and not checked.live:
-        if all(t is a for t, a in zip(tensors, (q, k, v), strict=True)):
-            device.caches[REPEATED].keep(key, found)
-    o, lse = found.run(call, found.words_of(device, checked))
-    _fill_rest(device, o, lse, packed.covered[0])
-    out = finish(device, o, q, k, v)
-    if not return_lse:
-        return out
-    return out, finish(device, lse, q, k, v)
+    terms = AttentionTerms(checked.causal, packed.scale, True, kernel, high, shift, checked.summary(), packed=total)
+    found = attention_executable(device, (*views, None, None), terms)
+    assert found is not None, "a bias of 16 bits"
+    results = found.run((*views, None, None, found.parameters_of(device, checked)))
+    _fill_rest(device, *results, packed.covered[0])
+    serves = found.parameters is not None and len(checked.arrays) == 1 and not checked.live
+    serves = serves and all(t is a for t, a in zip(tensors, given, strict=True))
+    return results, PackedExecutable(found) if serves else None
 
 
 def flash_attention_varlen_backward(
-    device: Device,
-    grad_out,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    *,
-    causal=False,
-    scale=None,
-    window_size=None,
-    softcap=0.0,
-    alibi_slopes=None,
-    sinks=None,
-    dropout_p=0.0,
-    dropout_seed=None,
-    dropout_offset=0,
-    return_dsinks=False,
-    grad_lse=None,
-):
+    device: Device, grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+    **options: Unpack[PackedGradientKeywords],
+):  # fmt: skip
     """``grilly.functional.flash_attention_varlen_backward`` on a device; documented there."""
     name = "flash_attention_varlen_backward"
     device.check_open()
-    options = Options(
-        window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
-        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
-    )  # fmt: skip
+    causal, scale = bool(options.pop("causal", False)), options.pop("scale", None)
+    dsinks, grad_lse = options.pop("return_dsinks", False), options.pop("grad_lse", None)
+    given = _options(name, options)
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    packed = check_packed(name, q, k, v, starts, longest, bool(causal), scale, options)
-    backward.check_results(name, q, (*q.shape[:2], v.shape[2]), (q.shape[1], q.shape[0]), grad_out, out, lse,
-                           grad_lse)  # fmt: skip
-    if return_dsinks and sinks is None:
-        raise ValueError(f"{name}: the gradient of sinks is asked for, which the call lacks; give sinks")
-    arrays = (grad_out, q, k, v, out, lse)
-    dtype = np.dtype(q.dtype)
-    if 0 in (packed.batch, *packed.longest, q.shape[1]):
-        results = [device.tensor(np.zeros(tuple(array.shape), dtype)) for array in (q, k, v)]
-        if return_dsinks:
-            results.append(device.tensor(np.zeros(packed.checked.sinks.shape, np.float32)))
-    else:
-        tensors = [to_device(device, array) for array in arrays]
-        if is_sixteen_bits(dtype) and not device.sixteen_bits:
-            tensors = [tensor.astype(FLOAT32, copy=False) for tensor in tensors]
-        labels = ("grad_out", "q", "k", "v", "out", "lse")
-        check_bindings(name, device, dict(zip(labels, tensors, strict=True)))
-        g, q4, k4, v4, o, sums = tensors
-        lengths = zip((q4, k4, v4), (packed.longest[0], packed.longest[1], packed.longest[1]), strict=True)
-        views = [_view(tensor, packed.batch, rows) for tensor, rows in lengths]
-        # delta is a row's own, so for it all sequences are one.
-        sums = backward.paired(device, sums, grad_lse)
-        views += [*(t.transpose((1, 0, 2))[None] for t in (g, o)), sums[None], None, None]
-        totals = (q4.shape[0], k4.shape[0])
-        rows = tuple((total, total == covered) for total, covered in zip(totals, packed.covered, strict=True))
-        terms = BackwardTerms(packed.checked.causal, packed.scale, 0, packed.checked.facts(), rows)
-        *results, stats = backward.attention_gradients(device, views, terms, packed.checked)
-        results = [result.astype(dtype, copy=False).transpose((1, 0, 2)).contiguous() for result in results]
-        if return_dsinks:
-            results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), packed.checked.sinks))
-    return tuple(finish(device, result, *arrays, grad_lse) for result in results)
+
+    def record(q, k, v, grad_out, out, lse):
+        packed = check_packed(name, q, k, v, starts, longest, causal, scale, given)
+        shape = (*q.shape[:2], v.shape[2])
+        backward.check_results(name, q, shape, (q.shape[1], q.shape[0]), grad_out, out, lse, grad_lse)
+        if dsinks and given.sinks is None:
+            raise ValueError(f"{name}: the gradient of sinks is asked for, which the call lacks; give sinks")
+        arrays = {"q": q, "k": k, "v": v, "grad_out": grad_out, "out": out, "lse": lse}
+        return _gradients(device, name, arrays, grad_lse, packed, dsinks), None
+
+    arrays = (q, k, v, grad_out, out, lse)
+    found = call(device, CALLS, None, arrays, record=record, floats=5, results=3 + bool(dsinks), narrow=3,
+                 like=(*arrays, grad_lse))  # fmt: skip
+    return tuple(found)
+
+
+def _gradients(device: Device, name: str, arrays: dict, grad_lse, packed: Packed, dsinks: bool) -> list[Tensor]:
+    """Record the gradients of q, k, v and, if asked for, sinks. ``arrays`` are checked, by name."""
+    heads, dtype, checked = arrays["q"].shape[1], np.dtype(arrays["q"].dtype), packed.checked
+    if 0 in (packed.batch, *packed.longest, heads):
+        results = [device.tensor(np.zeros(tuple(arrays[side].shape), dtype)) for side in "qkv"]
+        if dsinks:
+            results.append(device.tensor(np.zeros(checked.sinks.shape, np.float32)))
+        return results
+    sent = {label: to_device(device, array) for label, array in arrays.items()}
+    check_bindings(name, device, sent)
+    q, k, v, g, o, lse = sent.values()
+    longest_q, longest_k = packed.longest
+    views = [_view(t, packed.batch, n) for t, n in ((q, longest_q), (k, longest_k), (v, longest_k))]
+    # delta is a row's own, so for it all sequences are one.
+    sums = backward.paired(device, lse, grad_lse)
+    views += [*(t.transpose((1, 0, 2))[None] for t in (g, o)), sums[None], None, None]
+    totals = (q.shape[0], k.shape[0])
+    rows = tuple((total, total == covered) for total, covered in zip(totals, packed.covered, strict=True))
+    terms = BackwardTerms(checked.causal, packed.scale, 0, checked.summary(), rows)
+    *results, stats = backward.attention_gradients(device, views, terms, checked)
+    results = [result.astype(dtype, copy=False).transpose((1, 0, 2)).contiguous() for result in results]
+    if dsinks:
+        results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), checked.sinks))
+    return results
+
+
+def _options(name: str, given: dict) -> Options:
+    """The options among keyword arguments. Raises TypeError for a name that is none of packed sequences."""
+    if not given.keys() <= _OPTIONS:
+        raise unknown(name, given.keys() - _OPTIONS)
+    return Options(**given)
 
 
 def _view(tensor: Tensor, batch: int, rows: int) -> Tensor:
-    """``(total, H, D)`` as ``(B, H, rows, D)`` at the first row: what a kernel adds a sequence's first row to."""
-    row, head, last = tensor._steps
+    """``(total, H, D)`` as ``(B, H, rows, D)``, every sequence at row 0: kernels add its first row."""
+    row, head, last = tensor._strides
     shape = (batch, tensor.shape[1], rows, tensor.shape[2])
     return Tensor(tensor._storage, shape, tensor.dtype, (0, head, row, last), tensor._offset)
 
 
 def _fill_rest(device: Device, o: Tensor, lse: Tensor, covered: int) -> None:
-    """Write what rows get that no sequence covers."""
+    """Write zeros to o and minus infinity to lse for the rows after the last sequence."""
     total, heads, width = o.shape
     if covered == total or not heads:
         return

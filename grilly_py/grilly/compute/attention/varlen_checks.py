@@ -18,7 +18,7 @@ from .options import CheckedOptions, Options, prepare
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """What the checked arguments of a call say."""
+    """The checked arguments of a call."""
 
     batch: int
     longest: tuple[int, int]  # queries and keys of the longest sequences
@@ -28,7 +28,7 @@ class Packed:
 
 
 def check_packed(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scale, options: Options) -> Packed:
-    """Check the arguments that attention and its gradients share, against each other."""
+    """Check the common arguments of attention and its gradients. Raises TypeError and ValueError."""
     check_float(name, q=q, k=k, v=v)
     for label, array in (("q", q), ("k", k), ("v", v)):
         if len(array.shape) != 3:
@@ -51,7 +51,7 @@ def check_packed(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """Where sequences lie: for each the first row, rows, first key and keys, int32; and as of Packed."""
+    """The places of sequences: ``samples`` (B, 4) int32, first row, rows, first key and keys; others as of Packed."""
 
     samples: np.ndarray
     longest: tuple[int, int]
@@ -59,7 +59,7 @@ class Sequences:
 
 
 def sequences_of(name: str, starts: tuple, longest: tuple, totals: tuple[int, int]) -> Sequences:
-    """Where the sequences lie, of ``cu_seqlens_`` and ``max_seqlen_``; ``totals`` are the rows of q and of k."""
+    """The sequences of ``cu_seqlens_`` and ``max_seqlen_``; ``totals`` are the rows of q and of k."""
     starts_q, lengths_q, longest_q = found = _check_starts(name, "q", starts[0], longest[0], totals[0])
     if starts[0] is not starts[1] or longest[0] != longest[1] or totals[0] != totals[1]:  # else self-attention
         found = _check_starts(name, "k", starts[1], longest[1], totals[1])
@@ -75,7 +75,7 @@ def sequences_of(name: str, starts: tuple, longest: tuple, totals: tuple[int, in
 
 
 def check_bindings(name: str, device: Device, arrays: dict[str, Tensor], made: dict[str, int] | None = None) -> None:
-    """Raise UnsupportedError unless every array fits a binding, and what is to be made, in bytes: nothing is cut."""
+    """Raise UnsupportedError unless each array, and each result of ``made`` bytes, fits a binding: nothing is cut."""
     limit = device.facts.storage_range
     for label, nbytes in ({label: a._storage.nbytes for label, a in arrays.items()} | (made or {})).items():
         if nbytes > limit:

@@ -1,1 +1,1 @@
-"""Convolutions: their windows as a matrix, and products of it."""
+"""Convolutions: matrix products of their windows (im2col), or a direct kernel for few channels."""

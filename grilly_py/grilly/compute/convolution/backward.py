@@ -13,59 +13,69 @@ from ..arrays.map import emit
 from ..arrays.operations import spec
 from ..arrays.promotion import FLOAT32
 from ..arrays.reductions import reduced
-from ..device.arguments import check_backend, finish, four_axes
-from ..device.caches import Kept
+from ..device.arguments import check_backend, four_axes
+from ..device.call import call, on_device, run
 from ..device.device import Device, DeviceFacts
-from ..device.plan import Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, run
+from ..device.plan import ALIGN_MOST, Layout, Plan, Planner, fits_binding
 from ..device.tensor import Tensor
-from ..products.matmul import product
+from ..matmul.call import Matmul
+from ..matmul.matmul import emit_matmul
 from .checks import Asked, checked
-from .forward import blocks, four, room, sent
+from .forward import blocks, four, room
 from .unfold import MOST, fold, unfold
 
-#: Plans of the gradients by inputs.
-INPUTS: Kept[tuple, Ready] = Kept("plans of convolutions' gradients by inputs", 256)
-#: Plans of the gradients by weights.
-WEIGHTS: Kept[tuple, Ready] = Kept("plans of convolutions' gradients by weights", 256)
 _LONGEST = 2**16  # places of the output whose products are added up in one dispatch
 
 
 def convolution_backward(
     device: Device, name: str, axes: int, grad_output, x, weight, *, stride=1, padding=0, dilation=1, groups=1,
-    precision="highest",
+    precision="highest", needs: Sequence[bool] = (True, True, True),
 ):  # fmt: skip
-    """``grilly.functional.conv1d_backward`` and ``conv2d_backward`` on a device; documented there."""
-    device.check_open()
-    asked = checked(name, axes, x, weight, None, stride, padding, dilation, groups, precision, grad_output=grad_output)
-    check_backend(name, device, grad_output, x, weight)
-    shape, outputs, dtype = tuple(x.shape), weight.shape[0], np.dtype(x.dtype)
-    gives = (*shape[: -axes - 1], outputs, *asked.window.out[2 - axes :])
-    if tuple(grad_output.shape) != gives:
-        raise ValueError(f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the output's, {gives}")
-    if 0 in (*gives, *shape):
-        found = tuple(device.tensor(np.zeros(size, dtype)) for size in (shape, tuple(weight.shape), (outputs,)))
-        return tuple(finish(device, one, grad_output, x, weight) for one in found)
-    if dtype != FLOAT32 and not device.sixteen_bits:
-        arrays = [sent(device, array).astype(np.float32, copy=False) for array in (grad_output, x, weight)]
-        found = convolution_backward(device, name, axes, *arrays, stride=stride, padding=padding, dilation=dilation,
-                                     groups=groups, precision=precision)  # fmt: skip
-        return tuple(finish(device, one.astype(dtype, copy=False), grad_output, x, weight) for one in found)
-    g, images = four(sent(device, grad_output), axes), four(sent(device, x), axes)
-    rows = g.transpose(0, 2, 3, 1).contiguous().reshape(-1, outputs)
-    columns = g.transpose(1, 0, 2, 3).contiguous().reshape(outputs, -1)
-    depth = weight.shape[1] * asked.window.places
-    table = sent(device, weight).reshape(groups, outputs // groups, depth).transpose(0, 2, 1).contiguous()
-    (dx,) = run(device, INPUTS, plan_inputs, (asked, room(device), images.shape), (rows, table))
-    (parts,) = run(device, WEIGHTS, plan_weights, (asked, room(device)), (images, columns))
-    dweight = _added(device, parts)
-    dbias = reduced("sum", columns, 1, False, dtype)
-    found = (dx.reshape(shape), dweight.reshape(tuple(weight.shape)), dbias)
-    return tuple(finish(device, one, grad_output, x, weight) for one in found)
+    """``grilly.functional.conv1d_backward`` and ``conv2d_backward`` on a device; documented there.
+
+    ``needs``: which gradients are wanted; None stands for the others.
+    """
+
+    def record(grad_output, x, weight):
+        asked = checked(name, axes, x, weight, None, stride, padding, dilation, groups, precision,
+                        grad_output=grad_output)  # fmt: skip
+        check_backend(name, device, grad_output, x, weight)
+        shape, gives = tuple(x.shape), (*x.shape[: -axes - 1], weight.shape[0], *asked.window.out[2 - axes :])
+        if tuple(grad_output.shape) != gives:
+            raise ValueError(
+                f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the output's, {gives}"
+            )
+        if 0 in (*gives, *shape):
+            sizes = (shape, tuple(weight.shape), weight.shape[:1])
+            return [device.tensor(np.zeros(size, x.dtype)) for size in sizes], None
+        sent = (on_device(device, one) for one in (grad_output, x, weight))
+        return _gradients(device, asked, axes, *sent, needs), None
+
+    return tuple(call(device, plan_weights, None, (grad_output, x, weight), record=record, floats=3, results=3))
+
+
+def _gradients(
+    device: Device, asked: Asked, axes: int, grad_output: Tensor, x: Tensor, weight: Tensor, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """Record the gradients of x, weight and bias of a checked convolution, of those that are wanted."""
+    g, images = four(grad_output, axes), four(x, axes)
+    outputs, groups, depth = weight.shape[0], asked.groups, weight.shape[1] * asked.window.places
+    columns = g.transpose(1, 0, 2, 3).contiguous().reshape(outputs, -1) if any(needs[1:]) else None
+    dx = dweight = dbias = None
+    if needs[0]:
+        rows = g.transpose(0, 2, 3, 1).contiguous().reshape(-1, outputs)
+        table = weight.reshape(groups, outputs // groups, depth).transpose(0, 2, 1).contiguous()
+        dx = run(device, plan_inputs, (asked, room(device), images.shape), (rows, table))[0].reshape(x.shape)
+    if needs[1]:
+        (parts,) = run(device, plan_weights, (asked, room(device)), (images, columns))
+        dweight = _added(device, parts).reshape(weight.shape)
+    if needs[2]:
+        dbias = reduced("sum", columns, 1, False, x.dtype)
+    return [dx, dweight, dbias]
 
 
 def _added(device: Device, parts: Tensor) -> Tensor:
-    """The sum of parts (n, ...)."""
+    """The sum of parts ``(n, ...)`` over the first axis."""
     if parts.shape[0] == 1:
         return parts._selected(0)
     if parts._storage.nbytes <= device.facts.storage_range:
@@ -79,11 +89,16 @@ def _added(device: Device, parts: Tensor) -> Tensor:
 def plan_inputs(
     given: tuple[Asked, int, tuple[int, ...]], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry
 ) -> Plan:
-    """The dispatches of the gradient by inputs.
+    """The plan of the gradient by the input: a product gives the gradients of the windows, and ``fold`` adds them up.
 
-    It is given the output's gradient (N H W, O) and the weights (groups, C / groups * places, O / groups). Gradients of
-    windows are a matrix, which is added up. Where windows overlap it lies transposed, so that neighbours in an image
-    read neighbours.
+    Where windows overlap their matrix is transposed, so that neighbours in an image read neighbours in memory.
+
+    Parameters
+    ----------
+    given : tuple
+        The checked convolution, the most bytes that a matrix of windows may take, and the input's shape (N, C, H, W).
+    layouts : sequence of Layout
+        The output's gradient ``(N h w, O)``, and the weight ``(groups, C / groups * places, O / groups)``.
     """
     (window, groups, high), most, shape = given
     planner = Planner(facts, layouts)
@@ -98,9 +113,10 @@ def plan_inputs(
     target = result
     if size == 2 and any(part._offset % 4 for part, *_ in todo):  # they would share words
         target = planner.empty(shape, FLOAT32)
-        todo = [(target._view(part.shape, part._steps, part._offset), *rest) for part, *rest in todo]
-    scratch = planner.empty((max(part.shape[0] * part.shape[1] for part, *_ in todo) * window.outputs * places,),
-                            rows.dtype)  # one for all parts
+        todo = [(target._view(part.shape, part._strides, part._offset), *rest) for part, *rest in todo]
+    scratch = planner.empty(
+        (max(part.shape[0] * part.shape[1] for part, *_ in todo) * window.outputs * places,), rows.dtype
+    )  # one for all parts
     for part, sample, group, channel in todo:
         several = part.shape[1] // own or 1  # groups
         count, depth = part.shape[0] * window.outputs, min(part.shape[1], own) * places
@@ -109,24 +125,31 @@ def plan_inputs(
         w = four_axes(table[group : group + several, channel * places : channel * places + depth])
         if transposed:
             windows = scratch[: several * depth * count].reshape(several, depth, count)
-            a, b, c, steps = w, g, four_axes(windows), (1, count)
+            a, b, c, strides = w, g, four_axes(windows), (1, count)
         else:
             windows = scratch[: several * depth * count].reshape(count, several, depth)
-            a, b, c, steps = g, w, four_axes(windows.transpose(1, 0, 2)), (several * depth, 1)
-        product(
-            planner, registry, "linear", a, b, c, columns_are_rows=True, high=high and groups == 1, offsets=offsets
-        )
-        fold(planner, registry, window, windows, steps, part)
+            a, b, c, strides = g, w, four_axes(windows.transpose(1, 0, 2)), (several * depth, 1)
+        emit_matmul(planner, registry, Matmul("linear", a, b, c, high=high and groups == 1, offsets=offsets))
+        fold(planner, registry, window, windows, strides, part)
     if target is not result:
-        emit(planner, registry, spec("copy", FLOAT32, rows.dtype), result, [target, None, None], [4, None, None])
+        emit(planner, registry, spec("copy", FLOAT32, rows.dtype), result, [target], [4])
     return planner.plan(result)
 
 
 def _parts(facts: DeviceFacts, result: Tensor, each: int, groups: int, most: int):
-    """Parts of the gradient ``(N, C, H, W)``, with the first sample, group and channel in it of each.
+    """Cut the gradient ``(N, C, H, W)`` into parts whose windows, ``each`` elements for a channel, fit ``most`` bytes.
 
-    A part is samples with all channels, or channels of one group of one sample. The windows, ``each`` elements a
-    channel, fit ``most`` bytes.
+    A part is samples with all channels, or channels of one group of one sample.
+
+    Yields
+    ------
+    part, sample, group, channel
+        A view of the gradient, its first sample, its first group, and its first channel in that group.
+
+    Raises
+    ------
+    UnsupportedError
+        Where the windows of one channel do not fit.
     """
     batch, channels, height, width = result.shape
     own, size = channels // groups, result.dtype.itemsize
@@ -155,12 +178,17 @@ def _parts(facts: DeviceFacts, result: Tensor, each: int, groups: int, most: int
                 yield result[sample : sample + 1, channel + first : last], sample, channel // own, first
 
 
-def plan_weights(
-    given: tuple[Asked, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry
-) -> Plan:
-    """The dispatches of the gradient by weights, of images and the output's gradient (O, N H W).
+def plan_weights(given: tuple[Asked, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The plan of the gradient by the weight: products of the output's gradient and the windows.
 
-    The result is parts, (n, groups, O / groups, C / groups * places), that are still to be added up.
+    The result is ``(n, groups, O / groups, C / groups * places)``, whose n parts are still to be added up.
+
+    Parameters
+    ----------
+    given : tuple
+        The checked convolution, and the most bytes that a matrix of windows may take.
+    layouts : sequence of Layout
+        The input ``(N, C, H, W)``, and the output's gradient ``(O, N h w)``.
     """
     (window, groups, high), most = given
     planner = Planner(facts, layouts)
@@ -174,9 +202,8 @@ def plan_weights(
         windows = scratch[: groups * depth * count].reshape(groups * depth, count)
         unfold(planner, registry, window, block, first, windows, transposed=True)
         a = columns.reshape(groups, outputs // groups, -1)[:, :, start : start + count]
-        product(
-            planner, registry, "linear", four_axes(a), four_axes(windows.reshape(groups, depth, count)),
-            result[number : number + 1], columns_are_rows=True, high=high and groups == 1,
-            offsets=(layouts[1].offset, 16),
-        )  # fmt: skip
+        b, c = windows.reshape(groups, depth, count), result[number : number + 1]
+        offsets = (layouts[1].offset, ALIGN_MOST)
+        matmul = Matmul("linear", four_axes(a), four_axes(b), c, high=high and groups == 1, offsets=offsets)
+        emit_matmul(planner, registry, matmul)
     return planner.plan(result)

@@ -1,4 +1,4 @@
-"""What convolutions are asked for: the checks of their arguments, and the numbers that follow."""
+"""Checks of the arguments of convolutions, and the sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from ..device.numbers import integer
 
 
 class Window(NamedTuple):
-    """How windows lie, (height, width) each; ``padding`` is that before the first element. ``out``: the output's."""
+    """The windows of a convolution: each attribute is (height, width).
+
+    Attributes
+    ----------
+    kernel, stride, dilation : tuple of int
+    padding : tuple of int
+        Zeros before the first element.
+    out : tuple of int
+        Extents of the output.
+    """
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -21,17 +30,17 @@ class Window(NamedTuple):
 
     @property
     def places(self) -> int:
-        """Of the kernel."""
+        """Elements of the kernel: height times width."""
         return self.kernel[0] * self.kernel[1]
 
     @property
     def outputs(self) -> int:
-        """Places of the output of one sample."""
+        """Windows of one sample: height times width of the output."""
         return self.out[0] * self.out[1]
 
 
 class Asked(NamedTuple):
-    """A convolution: its windows, groups, and whether float32 may be split."""
+    """A checked convolution: its windows, its groups, and whether float32 may be split into 16-bit parts."""
 
     window: Window
     groups: int
@@ -39,7 +48,7 @@ class Asked(NamedTuple):
 
 
 def plain(value):
-    """A sequence or an array of NumPy's as a tuple, by which a call can be found again; anything else as it is."""
+    """A list or an array of NumPy's as a tuple, which can be a key of a cache; anything else as it is."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     return tuple(value) if isinstance(value, list) else value
@@ -65,7 +74,7 @@ def numbers(name: str, what: str, value, axes: int, least: int) -> tuple[int, ..
 
 
 def paddings(name: str, padding, stride: tuple[int, ...], reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Zeros before and after each axis, for kernels that reach over so many elements, dilation counted."""
+    """Zeros before and after each axis. ``reach``: elements from the first to the last of the dilated kernel."""
     if padding == "valid":
         return ((0, 0),) * len(stride)
     if padding == "same":
@@ -78,7 +87,7 @@ def paddings(name: str, padding, stride: tuple[int, ...], reach: tuple[int, ...]
 
 
 def checked(name: str, axes: int, x, weight, bias, stride, padding, dilation, groups, precision, **others) -> Asked:
-    """What is asked. Raises TypeError and ValueError for what does not go together.
+    """The arguments of a convolution, checked. Raises TypeError and ValueError where they do not go together.
 
     Parameters
     ----------

@@ -6,109 +6,95 @@ from collections.abc import Sequence
 
 from ...errors import UnsupportedError
 from ...registry import Registry
-from ..arrays.map import emit
+from ..arrays.map import emit, in_order
 from ..arrays.operations import spec
-from ..device.arguments import check_backend, finish, four_axes
-from ..device.caches import Kept
+from ..device.arguments import check_backend, four_axes
+from ..device.call import call
 from ..device.device import Device, DeviceFacts
 from ..device.plan import Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, again, run
-from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor, reshaped
-from ..products.kept import find, keep
-from ..products.matmul import product
+from ..matmul.call import Matmul
+from ..matmul.matmul import emit_matmul
+from ..matmul.split_weights import find, keep
 from .checks import Window, checked, plain
 from .direct import emit_direct, serves
 from .unfold import MOST, unfold
 
-#: Plans of convolutions.
-PLANS: Kept[tuple, Ready] = Kept("plans of convolutions", 256)
 
-
-@widens("x", "weight", "bias")
 def convolution(
     device: Device, name: str, axes: int, x, weight, bias=None, *, stride=1, padding=0, dilation=1, groups=1,
     precision="highest",
 ):  # fmt: skip
     """``grilly.functional.conv1d`` and ``conv2d`` (``axes`` 1 and 2) on a device; documented there."""
-    device.check_open()
     sizes = tuple(plain(value) for value in (stride, padding, dilation))
-    given = (axes, *sizes, groups, precision, room(device))
-    high = precision == "high" and groups == 1
-    if type(x) is type(weight) is Tensor and (bias is None or type(bias) is Tensor):
-        # Like an earlier call, which passed the checks?
-        tensors = (x, weight, bias, find(weight)) if high else (x, weight, bias)
-        done = again(device, PLANS, given, tensors)
-        if done is not None:
-            if len(done) > 1:
-                keep(device, weight, done[1])
-            device.runtime.flush()
-            return done[0]
-    asked = checked(name, axes, x, weight, bias, *sizes, groups, precision)
-    check_backend(name, device, x, weight, bias)
-    gives = (*x.shape[: -axes - 1], weight.shape[0], *asked.window.out[2 - axes :])
-    if 0 in gives:
-        return finish(device, device.empty(gives, x.dtype), x, weight, bias)
-    table, own = sent(device, weight).contiguous(), None if bias is None else sent(device, bias).contiguous()
-    tensors = (sent(device, x), table, own, find(table)) if high else (sent(device, x), table, own)
-    y, *made = run(device, PLANS, plan, given, tensors)
-    for parts in made:
-        keep(device, table, parts)
-    return finish(device, y, x, weight, bias)
 
+    def check(x, weight, bias, parts) -> None:
+        checked(name, axes, x, weight, bias, *sizes, groups, precision)
+        check_backend(name, device, x, weight, bias)
 
-def sent(device: Device, array) -> Tensor:
-    """The array as a tensor."""
-    return array if isinstance(array, Tensor) else device.borrow(array)
+    parts = find(weight) if precision == "high" and groups == 1 and isinstance(weight, Tensor) else None
+    static = (axes, *sizes, groups, precision, room(device))
+    y, *made = call(device, plan, static, (x, weight, bias, parts), check, floats=3)
+    if made and isinstance(weight, Tensor):
+        keep(device, weight, made[0])
+    return y
 
 
 def four(x: Tensor, axes: int) -> Tensor:
-    """``(N, C, H, W)`` of an array with ``axes`` of H and W, with or without N."""
+    """An array as a view ``(N, C, H, W)``. It may lack N, and with one axis it lacks H; these are then 1."""
     x = x if x.ndim == axes + 2 else x._selected(None)
     return x if axes == 2 else x._selected((slice(None), slice(None), None))
 
 
 def room(device: Device) -> int:
-    """Bytes that a matrix of windows may take."""
+    """The most bytes that a matrix of windows may take."""
     limit = device.facts.storage_range
     return limit if device.memory_limit is None else min(limit, device.memory_limit // 4)
 
 
 def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of a convolution of any array with a weight in C order.
+    """The plan of a convolution. Results: the output and, where the plan splits the weight, its split.
 
-    ``given`` are the axes, stride, padding, dilation, groups and precision of a call that passed the checks, and the
-    bytes that windows may take. A fourth layout is that of a weight that was split before. Where the plan splits it,
-    that is its second result.
+    Parameters
+    ----------
+    given : tuple
+        Axes, stride, padding, dilation, groups and precision of a call that passed the checks, and the most bytes that
+        a matrix of windows may take (``room``).
+    layouts : sequence of Layout or None
+        The input, the weight, the bias and the weight's split, where one is kept.
     """
     axes, *options, most = given
     planner = Planner(facts, layouts)
-    image, weight, bias, *kept = planner.inputs
+    image, weight, bias, parts = planner.inputs
     window, groups, high = checked(f"conv{axes}d", axes, image, weight, bias, *options)
     x = four(image, axes)
-    table = weight.reshape(weight.shape[0], -1)
     batch, channels = x.shape[:2]
-    outputs, depth = table.shape
+    outputs = weight.shape[0]
     result = planner.empty((batch, *window.out, outputs), x.dtype)
+    if not result.size:
+        return planner.plan(_as_asked(result, axes, image.ndim))
+    weight, w_offset = in_order(planner, registry, weight, layouts[1].offset)
+    if bias is not None:
+        bias, b_offset = in_order(planner, registry, bias, layouts[2].offset)
+    table = weight.reshape(outputs, -1)
+    depth = table.shape[1]
     if serves(planner, registry, window, x, groups, outputs):
         kernels = weight if axes == 2 else weight._selected((slice(None), slice(None), None))
-        emit_direct(planner, registry, window, x, kernels, bias, groups, result, (layouts[0].offset, layouts[1].offset))
+        emit_direct(planner, registry, window, x, kernels, bias, groups, result, (layouts[0].offset, w_offset))
         return planner.plan(_as_asked(result, axes, image.ndim))
     rows = result.reshape(-1, outputs)
     b = table.reshape(1, groups, outputs // groups, depth)
-    parts = kept[0] if kept else None
     made = None
     own = bias if groups == 1 else None
 
     def multiply(a: Tensor, c: Tensor, offset: int) -> None:
-        """Products of rows (rows, groups * depth) to rows of the result."""
+        """Multiply windows ``(rows, groups * depth)`` by the weight; c is ``(rows, outputs)``."""
         nonlocal parts, made
         a = four_axes(a.reshape(a.shape[0], groups, depth).transpose(1, 0, 2))
         c = four_axes(c.reshape(c.shape[0], groups, outputs // groups).transpose(1, 0, 2))
-        found = product(
-            planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and groups == 1,
-            offsets=(offset, layouts[1].offset), parts_of_b=parts,
-        )  # fmt: skip
+        offsets = (offset, w_offset)
+        matmul = Matmul("linear", a, b, c, bias=own, high=high and groups == 1, offsets=offsets, split_b=parts)
+        found = emit_matmul(planner, registry, matmul)
         if found is not None:
             parts = made = found
 
@@ -123,31 +109,48 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
             unfold(planner, registry, window, block, first, scratch[:count])
             multiply(scratch[:count], rows[start : start + count], 16)
     if bias is not None and own is None:
-        operands = [rows, bias.broadcast_to(rows.shape), None]
-        emit(planner, registry, spec("add", x.dtype), rows, operands, [4, layouts[2].offset, None])
+        operands = [rows, bias.broadcast_to(rows.shape)]
+        emit(planner, registry, spec("add", x.dtype), rows, operands, [4, b_offset])
     return planner.plan(_as_asked(result, axes, image.ndim), made)
 
 
 def _as_asked(result: Tensor, axes: int, ndim: int) -> Tensor:
-    """``(N, h, w, O)`` as a view in the order and with the axes that the input has."""
+    """A result ``(N, h, w, O)`` as a view with the input's axes in the input's order."""
     y = result.transpose(0, 3, 1, 2)
     y = y if axes == 2 else y._selected((slice(None), slice(None), 0))
     return y if ndim == axes + 2 else y._selected(0)
 
 
 def as_rows(x: Tensor, window: Window) -> Tensor | None:
-    """x as the matrix of its own windows, where these are single elements and lie so; else None."""
-    if window.kernel != (1, 1) or window.padding != (0, 0) or x.shape[1] > 1 and x._steps[1] != 1:
+    """x as its own matrix of windows: a view, for 1 x 1 kernels without padding. None where there is none."""
+    if window.kernel != (1, 1) or window.padding != (0, 0) or x.shape[1] > 1 and x._strides[1] != 1:
         return None
     shape = (x.shape[0], *window.out, x.shape[1])
-    steps = (x._steps[0], x._steps[2] * window.stride[0], x._steps[3] * window.stride[1], 1)
+    strides = (x._strides[0], x._strides[2] * window.stride[0], x._strides[3] * window.stride[1], 1)
     target = (shape[0] * window.outputs, shape[3])
-    found = reshaped(shape, steps, target)
+    found = reshaped(shape, strides, target)
     return None if found is None else x._view(target, (found[0], 1))
 
 
 def blocks(facts: DeviceFacts, x: Tensor, outputs: int, columns: int, most: int, longest: int = MOST):
-    """Rows of windows in parts: samples of x that fit a binding, the first row there, how many, and the first of all.
+    """Cut the matrix of windows of x into blocks of rows.
+
+    Parameters
+    ----------
+    x : Tensor
+        ``(N, C, H, W)``.
+    outputs, columns : int
+        Rows of the matrix for each sample, and elements of a row.
+    most : int
+        The most bytes of a block.
+    longest : int
+        The most rows of a block.
+
+    Yields
+    ------
+    samples, first, count, start
+        Samples of x that fit a binding; the block's first row among their windows, and its rows; its first row in the
+        whole matrix.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""Transposed convolutions: the gradients of convolutions by their inputs, as operations of their own."""
+"""Transposed convolutions, planned as the gradients of convolutions by their inputs."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from ..device.call import run
 from ..device.device import Device
-from ..device.record import run
 from ..device.tensor import Tensor
-from .backward import INPUTS, plan_inputs
+from .backward import plan_inputs
 from .checks import Asked, Window
 from .forward import four, room
 
@@ -16,7 +16,7 @@ def transposed(
     device: Device, axes: int, x: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...],
     dilation: tuple[int, ...], groups: int,
 ) -> Tensor:  # fmt: skip
-    """The convolution of one or two axes turned around: each element of x adds a kernel to the result.
+    """A transposed convolution of one or two axes: each element of x, times the kernel, is added to the result.
 
     Parameters
     ----------
@@ -51,5 +51,5 @@ def transposed(
     rows = g.transpose(0, 2, 3, 1).contiguous().reshape(-1, inputs)
     depth = own * window.places
     table = weight.reshape(groups, inputs // groups, depth).transpose(0, 2, 1).contiguous()
-    (found,) = run(device, INPUTS, plan_inputs, (Asked(window, groups, False), room(device), shape), (rows, table))
+    (found,) = run(device, plan_inputs, (Asked(window, groups, False), room(device), shape), (rows, table))
     return found.reshape(*shape[:2], *extents)

@@ -1,13 +1,13 @@
-"""Windows as a matrix, and back (shaders/convolution): the dispatches, as parts of plans."""
+"""The matrix of windows (im2col), and its sum (col2im): shaders/convolution; parts of plans."""
 
 from __future__ import annotations
 
 from ...registry import Registry, Request
-from ..arrays.map import halves
 from ..arrays.operations import code
 from ..device.cut import check_trips
 from ..device.plan import At, Planner
 from ..device.tensor import Tensor
+from ..expressions.expression import halves
 from .checks import Window
 
 #: Elements of a dispatch at most.
@@ -26,13 +26,16 @@ def unfold(
     planner: Planner, registry: Registry, window: Window, x: Tensor, first: int, result: Tensor,
     transposed: bool = False,
 ) -> None:  # fmt: skip
-    """Write rows of the windows of x ``(N, C, H, W)`` from ``first`` on: ``(rows, C * places)``, or transposed."""
+    """Write rows of x's matrix of windows, from row ``first`` on, to ``result``: ``(rows, C * places)``, or transposed.
+
+    x is ``(N, C, H, W)``; a row is a window, in the order of samples, rows and columns of the output.
+    """
     choice = registry.resolve(Request("unfold", "float32"))
     rows, columns = result.shape[::-1] if transposed else result.shape
-    steps = dict(zip(("batch", "channel", "h", "w"), x._steps, strict=True))
+    strides = dict(zip(("batch", "channel", "h", "w"), x._strides, strict=True))
     words = {
         "count": result.size, "rows": rows, "columns": columns, "first_row": first, **_words(window, *x.shape[2:]),
-        "x_offset": At(x), **{f"x_{name}": step for name, step in steps.items()}, "y_offset": At(result),
+        "x_offset": At(x), **{f"x_{name}": stride for name, stride in strides.items()}, "y_offset": At(result),
     }  # fmt: skip
     constants = {"TYPE": code(x.dtype), "TRANSPOSED": int(transposed)}
     groups, stripe = -(-result.size // (4 * choice.threads)), choice.tile["stripe"]
@@ -41,9 +44,11 @@ def unfold(
 
 
 def fold(
-    planner: Planner, registry: Registry, window: Window, x: Tensor, steps: tuple[int, int], result: Tensor
+    planner: Planner, registry: Registry, window: Window, x: Tensor, strides: tuple[int, int], result: Tensor
 ) -> None:
-    """Add up the windows ``x``, whose rows and columns are ``steps`` apart, to ``result`` ``(N, C, H, W)``, contiguous.
+    """Add the windows of a matrix up to images, ``result`` ``(N, C, H, W)``, contiguous.
+
+    ``strides`` are the strides of x, the matrix: of its rows, which are windows, and its columns.
 
     Raises
     ------
@@ -55,7 +60,7 @@ def fold(
                 choice.keys_per_trip, "use a smaller one")  # fmt: skip
     words = {
         "count": result.size, "channels": result.shape[1], **_words(window, *result.shape[2:]),
-        "x_offset": At(x), "x_row": steps[0], "x_column": steps[1], "y_offset": At(result),
+        "x_offset": At(x), "x_row": strides[0], "x_column": strides[1], "y_offset": At(result),
     }  # fmt: skip
     constants = {
         "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "QUADS": int(result._offset % 4 == 0),

@@ -26,7 +26,7 @@ def check_backend(operation: str, device: Device, *arrays) -> None:
 
 
 def no_array(operation: str, name: str, given) -> TypeError:
-    """The error for an argument that is neither a NumPy array nor a Tensor, with the way to make it one."""
+    """The error for an argument of another type than NumPy arrays and Tensors, with the way to make it one."""
     way = ""
     if is_torch(given):
         # Functions alone have their like there; what else calls this is a layer or a method.
@@ -61,9 +61,7 @@ def check_float(operation: str, **arrays) -> np.dtype:
         if first is None:
             first = (name, dtype)
         elif dtype != first[1]:
-            raise TypeError(
-                f"{operation}: {name} is {dtype} and {first[0]} is {first[1]}; give both the same dtype"
-            )
+            raise TypeError(f"{operation}: {name} is {dtype} and {first[0]} is {first[1]}; give both the same dtype")
     return first[1]
 
 
@@ -75,12 +73,12 @@ def check_precision(operation: str, precision) -> bool:
 
 
 def to_device(device: Device, array) -> Tensor:
-    """The array as a tensor of the device whose last axis is contiguous, as the kernels ask."""
+    """The array as a tensor of the device with a contiguous last axis, as kernels ask."""
     if not isinstance(array, Tensor):
         if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
             array = np.ascontiguousarray(array)
         return device.borrow(array)
-    return array if array.shape[-1] <= 1 or array._steps[-1] == 1 else array.contiguous()
+    return array if array.shape[-1] <= 1 or array._strides[-1] == 1 else array.contiguous()
 
 
 def four_axes(tensor: Tensor) -> Tensor:
@@ -89,7 +87,7 @@ def four_axes(tensor: Tensor) -> Tensor:
 
 
 def finish(device: Device, result: Tensor, *inputs):
-    """What an operation returns: the tensor when any input was one (its work submitted), else a NumPy array."""
+    """The result of an operation: the tensor if any input is one (its work submitted), else a NumPy array."""
     for array in inputs:
         if isinstance(array, Tensor):
             device.runtime.flush()

@@ -1,4 +1,4 @@
-"""Types of what users give and get: arrays of NumPy and Tensors, as annotations say them.
+"""Types for annotations: NumPy arrays and Tensors, as users give and get them.
 
 NumPy's stubs have no bfloat16. To type checkers an array of it is ``NDArray[Any]``, which is taken everywhere.
 """

@@ -1,10 +1,13 @@
-"""What a device keeps from call to call: bounded caches, each declared by the file that fills it."""
+"""Bounded caches of a device: plan caches by plan function, and others declared by the file that fills them."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
+#: Plans at most of one plan function, on each device.
+PLANS = 2048
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -12,8 +15,8 @@ V = TypeVar("V")
 class Cache(dict[K, V]):
     """A dictionary in which ``keep`` lets go of the oldest entry once there are ``limit``.
 
-    Things that are kept for different reasons have one each, so that many of one do not push out the others. Threads
-    may keep and look up at once, and so may signal handlers.
+    Each kind of things has a cache of its own: many of one kind do not push out another. Threads and signal handlers
+    may keep and look up at once.
     """
 
     def __init__(self, limit: int):
@@ -22,9 +25,9 @@ class Cache(dict[K, V]):
         self._lock = threading.RLock()
 
     def keep(self, key: K, value: V) -> V:
-        """Store the value; returns the one that is kept under the key, which another thread may have stored before.
+        """Store the value unless another thread has stored one under the key; returns the kept value.
 
-        In a signal handler that interrupts this very method the value is returned and not kept.
+        A signal handler inside this method gets its value back, not kept.
         """
         if self._lock._is_owned():  # type: ignore[attr-defined]
             return value  # a signal handler came in the midst of what follows, under which nothing may change
@@ -43,13 +46,13 @@ class Cache(dict[K, V]):
             super().clear()
 
 
-class Kept(Generic[K, V]):
+class DeviceCache(Generic[K, V]):
     """The declaration of a cache: one object of this kind for each, in the file that owns it.
 
     Parameters
     ----------
     name : str
-        For people.
+        For printing.
     limit : int
         Entries at most, on each device.
     """
@@ -63,14 +66,24 @@ class Kept(Generic[K, V]):
         return device.caches[self]
 
     def __repr__(self) -> str:
-        return f"Kept({self.name!r}, {self.limit})"
+        return f"DeviceCache({self.name!r}, {self.limit})"
+
+
+def limited(limit: int) -> Callable[[Callable], Callable]:
+    """Mark a plan function of which a device keeps so many plans at most: its plans have programs of their own."""
+
+    def mark(plan: Callable) -> Callable:
+        plan.limit = limit  # type: ignore[attr-defined]
+        return plan
+
+    return mark
 
 
 class Caches(dict):
-    """A device's caches, by declaration; each is made when it is first asked for."""
+    """A device's caches, by declaration, and plan caches, by plan function; each is made when it is first asked for."""
 
-    def __missing__(self, kept: Kept) -> Cache:
-        return self.setdefault(kept, Cache(kept.limit))
+    def __missing__(self, cache: DeviceCache | Callable) -> Cache:
+        return self.setdefault(cache, Cache(getattr(cache, "limit", PLANS)))
 
     def forget(self) -> None:
         """Empty them all."""

@@ -5,70 +5,33 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
-
 from ...errors import UnsupportedError
 from ...registry import Request
-from .caches import Kept
+from .call import run
 from .cut import parts
 from .device import DeviceFacts
-from .dtypes import dtype_of, is_float
 from .plan import At, Layout, Plan, Planner, fits_binding
-from .record import Ready, again, run
 from .tensor import Tensor
-
-#: Plans of copies.
-COPIES: Kept[tuple, Ready] = Kept("copies", 1024)
-
-
-def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
-    """A new tensor in C order with the elements of ``tensor`` as ``dtype``.
-
-    Raises
-    ------
-    TypeError
-        Unless ``dtype`` is the tensor's or both are float32, float16 or bfloat16.
-    UnsupportedError
-        When the device cannot address elements of this width, or cannot for arrays of this size.
-    """
-    dtype = dtype_of(dtype)
-    device = tensor._storage.device
-    if dtype != tensor.dtype and not (is_float(dtype) and is_float(tensor.dtype)):
-        raise TypeError(
-            f"astype: the device converts between float32, float16 and bfloat16, not from {tensor.dtype} to {dtype}"
-        )
-    return run(device, COPIES, plan_new, (dtype,), (tensor,))[0] if tensor.size else device.empty(tensor.shape, dtype)
-
-
-def copied_again(tensor: Tensor, dtype: np.dtype) -> Tensor | None:
-    """``copy`` of a tensor like one that was copied before; None where there was none."""
-    found = again(tensor._storage.device, COPIES, (dtype,), (tensor,))
-    return None if found is None else found[0]
 
 
 def copy_into(tensor: Tensor, result: Tensor) -> None:
     """Copy to a tensor of the same shape in C order, of the same dtype or another floating one."""
     if tensor.size:
-        run(tensor._storage.device, COPIES, plan, (), (tensor, result))
-
-
-def plan_new(given: tuple[np.dtype], layouts: tuple[Layout], facts: DeviceFacts, registry) -> Plan:
-    """The dispatches that copy an array to a new one of a dtype, in C order."""
-    planner = Planner(facts, layouts)
-    (tensor,) = planner.inputs
-    result = planner.empty(tensor.shape, given[0])
-    _emit(planner, registry, tensor, result)
-    return planner.plan(result)
+        run(tensor._storage.device, plan, (), (tensor, result))
 
 
 def plan(given: tuple, layouts: tuple[Layout, Layout], facts: DeviceFacts, registry) -> Plan:
     """The dispatches that copy the first of two arrays to the second."""
     planner = Planner(facts, layouts)
-    _emit(planner, registry, *planner.inputs)
+    emit_copy(planner, registry, *planner.inputs)
     return planner.plan()
 
 
-def _emit(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
+def emit_copy(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
+    """Dispatches that copy an array, which is not empty, to one in C order.
+
+    Raises UnsupportedError for arrays that this device cannot copy.
+    """
     facts = planner.facts
     from_bfloat16, to_bfloat16 = tensor.dtype.name == "bfloat16", result.dtype.name == "bfloat16"
     asked = (
@@ -76,7 +39,7 @@ def _emit(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
         ("to_bits", 8 * result.dtype.itemsize),
         ("bfloat16", 0 if from_bfloat16 == to_bfloat16 else 1 if from_bfloat16 else 2),
     )
-    choice = registry.resolve(Request("copy", "float32", facts=asked))
+    choice = registry.resolve(Request("copy", "float32", problem=asked))
     run_, stripe, threads = choice.tile["run"], choice.tile["stripe"], choice.threads
 
     def groups(shape):
@@ -91,7 +54,7 @@ def _emit(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
 
     if "whole" in choice.tile:
         # One dispatch, by a kernel that takes four axes of the source and writes a whole array in C order.
-        shape, own, _ = _fewest_axes(tensor.shape, tensor._steps, tensor._steps)
+        shape, own, _ = _fewest_axes(tensor.shape, tensor._strides, tensor._strides)
         if len(shape) > 4 or not (fits_binding(facts, tensor) and fits_binding(facts, result)):
             raise UnsupportedError(
                 f"a copy of shape {tensor.shape} with 16-bit elements: without 16-bit storage, as on this device, a "
@@ -100,21 +63,21 @@ def _emit(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
             )
         dispatch(tensor._view(shape, own), result, own, (0,) * 4, shape, groups((1, 1, 1, result.size)))
         return
-    shape, own, new = _fewest_axes(tensor.shape, tensor._steps, result._steps)
+    shape, own, new = _fewest_axes(tensor.shape, tensor._strides, result._strides)
     outer = len(shape) - 4
     for place in itertools.product(*(range(extent) for extent in shape[:outer])):
         source = tensor._view(shape[outer:], own[outer:], tensor._offset + _dot(place, own))
         target = result._view(shape[outer:], new[outer:], result._offset + _dot(place, new))
         for (to, of), _ in parts(facts, (target, source), groups, ((), (0, 1, 2), ())):
-            dispatch(of, to, of._steps, to._steps, to.shape, groups(to.shape))
+            dispatch(of, to, of._strides, to._strides, to.shape, groups(to.shape))
 
 
-def _dot(place, steps) -> int:
-    return sum(i * s for i, s in zip(place, steps, strict=False))
+def _dot(place, strides) -> int:
+    return sum(i * s for i, s in zip(place, strides, strict=False))
 
 
 def _fewest_axes(shape, own, new) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Shape and both strides with axes joined where they lie end to end in both arrays, and at least four axes."""
+    """Shape and both strides, with axes joined where they are contiguous in both arrays; at least four axes."""
     axes: list[tuple[int, int, int]] = []
     for extent, a, b in zip(shape, own, new, strict=True):
         if extent == 1:

@@ -53,7 +53,7 @@ def parts(
         Of each part, and its first (batch, head, row).
     """
     most = facts.groups
-    most_work = facts.most_work(None)
+    most_work = facts.work_limit
     todo: list = [(tuple(views), (0, 0, 0))]
     while todo:
         views, starts = todo.pop()
@@ -83,8 +83,8 @@ def _axis_to_cut(facts: DeviceFacts, views: Views, counts) -> int | None:
             return axis
     for view in views:
         if view is not None and not fits_binding(facts, view):
-            axis = max((0, 1, 2), key=lambda a: view._steps[a] * (view.shape[a] - 1))
-            if view._steps[axis] * (view.shape[axis] - 1) == 0:
+            axis = max((0, 1, 2), key=lambda a: view._strides[a] * (view.shape[a] - 1))
+            if view._strides[axis] * (view.shape[axis] - 1) == 0:
                 raise UnsupportedError(f"one row, a view of {span(view):,} bytes, does not fit one binding")
             return axis
     return None
@@ -92,7 +92,7 @@ def _axis_to_cut(facts: DeviceFacts, views: Views, counts) -> int | None:
 
 def strides(tensor: Tensor) -> tuple[int, int, int]:
     """Strides of the first three axes, 0 where there is nothing to step over."""
-    return tuple(0 if e == 1 else s for e, s in zip(tensor.shape[:3], tensor._steps[:3], strict=True))
+    return tuple(0 if e == 1 else s for e, s in zip(tensor.shape[:3], tensor._strides[:3], strict=True))
 
 
 def placed(name: str, tensor: Tensor) -> dict:

@@ -6,15 +6,16 @@ import dataclasses
 import functools
 import math
 import threading
+import types
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import ClosedError, UnsupportedError
 from ...registry import Choice, Registry, identify
-from ...runtime.interface import SUBMISSION_SECONDS, DeviceInfo, Runtime, assumed_pace
+from ...runtime.interface import SUBMISSION_SECONDS, Capture, DeviceInfo, Runtime, assumed_pace
 from .caches import Caches
 from .capsules import on_host
 from .dtypes import dtype_of, is_storable, plain, refused
@@ -41,9 +42,14 @@ LEAST_WORK = 2.0**30
 WORK_PER_BYTE = 1024.0
 
 
+#: Floating-point operations a second that a device was seen to do, by ``Step.kind``. Plans take them beside its facts.
+Throughputs = Mapping[tuple[Any, ...], float]
+NO_PACES: Throughputs = types.MappingProxyType({})
+
+
 @dataclasses.dataclass(frozen=True)
 class DeviceFacts:
-    """All that a plan may know of a device. It can be made by hand, so plans need no device.
+    """The facts of a device for plans, without measurements. Made by hand, they serve plans without a device.
 
     Attributes
     ----------
@@ -58,7 +64,7 @@ class DeviceFacts:
     groups : tuple of int
         Most workgroups along x, y and z.
     work_limit : float
-        Most floating-point operations of one submission, where nothing is known of its kernel's pace.
+        Most floating-point operations of one submission, where nothing is known of its kernel's throughput.
     units : int
         Multiprocessors, or a guess.
     subgroup_size : int
@@ -66,16 +72,13 @@ class DeviceFacts:
     loop_trips : float
         Trips after which the driver ends an invocation's loops.
     class_work : float
-        Floating-point operations from which on classes of tiles are made (attention/classes.py).
+        Floating-point operations from which on classes of tiles are made (attention/tile_classes.py).
     class_read : float
         Such operations for each byte of mask that is read for them.
     largest : float
         Bytes that one array may take.
     workspace : int
-        Bytes that a call may take for what it hands from one kernel to the next, where that makes it faster: a part of
-        the device's memory, or of the backend's limit.
-    paces : dict
-        Floating-point operations a second that this device was seen to do, by ``Step.kind``; it grows (pace.py).
+        Bytes of a call for arrays between its kernels: a part of the device's memory, or of the backend's limit.
     """
 
     name: str
@@ -93,7 +96,6 @@ class DeviceFacts:
     class_read: float = WORK_PER_BYTE
     largest: float = math.inf
     workspace: int = 2**28
-    paces: dict[tuple, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, info: DeviceInfo, runtime: str, features) -> DeviceFacts:
@@ -119,10 +121,10 @@ class DeviceFacts:
         """Whether one new array may have so many bytes and be bound as a whole."""
         return nbytes <= min(self.storage_range, self.largest)
 
-    def most_work(self, kind: tuple | None) -> float:
+    def most_work(self, kind: tuple | None, throughputs: Throughputs) -> float:
         """Most floating-point operations of a dispatch of this kind: what takes SUBMISSION_SECONDS."""
-        pace = self.paces.get(kind)
-        return self.work_limit if pace is None else pace * SUBMISSION_SECONDS
+        throughput = None if kind is None else throughputs.get(kind)
+        return self.work_limit if throughput is None else throughput * SUBMISSION_SECONDS
 
 
 def units_of(info: DeviceInfo) -> int:
@@ -135,7 +137,7 @@ def units_of(info: DeviceInfo) -> int:
 
 
 class Stale:
-    """Of a graph: why what it uses is no longer what its function would use, or None."""
+    """Tells whether a graph is out of date: ``why`` is the reason, such as a replaced weight, or None."""
 
     __slots__ = ("why", "thread", "__weakref__")
 
@@ -144,45 +146,84 @@ class Stale:
         self.thread = threading.get_ident()
 
 
-#: Of captures under way, of any device and thread: a list, because every call of a layer asks whether there is one.
+#: Those of the captures under way, of any device and thread: a list, as every call of a layer asks whether it is empty.
 UNDER_WAY: list[Stale] = []
 
 
 def under_way() -> list[Stale]:
-    """Those of them that are this thread's."""
+    """The entries of UNDER_WAY that belong to captures of this thread."""
     thread = threading.get_ident()
     return [stale for stale in UNDER_WAY[:] if stale.thread == thread]
 
 
+class Noted(NamedTuple):
+    """An operation of captured work.
+
+    Attributes
+    ----------
+    operation : Operation
+        Of the plan.
+    words : sequence of int
+        What its ``Live`` words are.
+    offsets : list of int
+        Where its arrays and its result begin, in elements.
+    """
+
+    operation: Any
+    words: Sequence[int]
+    offsets: list[int]
+
+
+class NotedCall(NamedTuple):
+    """A call among captured work, whose plan says which operation it is.
+
+    Attributes
+    ----------
+    plan : Plan
+        Its steps are commands that follow each other.
+    layouts : tuple of Layout or None
+        Of its arrays; offsets are where they begin, in elements.
+    """
+
+    plan: Any
+    layouts: tuple
+
+
 class Captured(threading.local):
-    """What is noted of captured work of a thread, while it is under way.
+    """Notes on the captured work of a thread, while it is under way, and on what it holds back.
 
     Attributes
     ----------
     grown : dict
-        What the device changes and the host counts along, and by how much in each replay (attention/cache_lengths.py).
-    words : dict
-        Words of options that the work has made, for what comes later (attention/kvcache.py).
+        Lengths of caches, and their growth in each replay (attention/cache_lengths.py).
+    parameters : dict
+        Parameters of options made in the work, for its later calls (attention/kvcache.py).
     parts : dict
-        Split weights that the work has made (products/kept.py).
+        Split weights made in the work (matmul/split_weights.py).
     kept : dict
-        Storages of which the work uses split weights that were made before it, and their versions.
+        Storages whose split weights were made before the work and are used in it, and their versions.
     written : WeakSet
         Storages that the work writes to beside its results.
     filled : WeakSet or None
-        Storages that the host wrote in it, but for what is kept for other calls.
+        Storages that the host wrote in the work, but for those of caches.
     stale : Stale or None
-        For whoever gives the work something that may be replaced.
+        Told when a weight of the work is replaced.
+    work : Capture or None
+        The work itself.
+    together : list or None
+        Outside of captures: dispatches that are held back until all are there (together.py).
     """
 
     def __init__(self) -> None:
         self.grown: dict[Any, int] = {}
-        self.words: dict[tuple, Any] = {}
+        self.parameters: dict[tuple, Any] = {}
         self.parts: dict[tuple, tuple[int, Tensor]] = {}
         self.kept: dict[Any, int] = {}
         self.written: weakref.WeakSet[Any] = weakref.WeakSet()
         self.filled: weakref.WeakSet[Any] | None = None
         self.stale: Stale | None = None
+        self.work: Capture | None = None
+        self.together: list[tuple] | None = None
 
 
 class Device:
@@ -205,6 +246,8 @@ class Device:
     info : DeviceInfo
         With its architecture recognised.
     facts : DeviceFacts
+    throughputs : dict
+        As ``Throughputs``; it grows (submission_budget.py).
     registry : Registry
     caches : Caches
         Plans and what else calls may use again.
@@ -213,7 +256,7 @@ class Device:
     backend : Compute
         The facade over this device, which ``Tensor.backend`` gives.
     exchange : Exchange, UnsupportedError or None
-        What shares its memory with another interface to the GPU, or why nothing does: exchange.py.
+        Shares its memory with another interface to the GPU, or the reason why not: exchange.py.
     sixteen_bits : bool
         Whether kernels can read arrays of 16-bit elements.
     memory_limit : int or None
@@ -238,6 +281,7 @@ class Device:
         self.runtime = runtime
         self.info = dataclasses.replace(runtime.device, architecture=identify(runtime.device))
         self.facts = DeviceFacts.of(self.info, runtime.name, runtime.features)
+        self.throughputs: dict[tuple[Any, ...], float] = {}
         self.convert = convert
         self.arrays = arrays
         self.caches = Caches()

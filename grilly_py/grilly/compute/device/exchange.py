@@ -1,6 +1,7 @@
-"""Exchange: what hands a device's tensors to another interface to the same GPU, and takes arrays from there.
+"""Exchange: hands a device's tensors to another interface to the same GPU, and takes arrays from there.
 
-`grilly.peers` has the one for CUDA and HIP. It stands above this file, which knows no more than that there may be one.
+`grilly.interop` has the one for CUDA and HIP. It stands above this file, which knows no more than that there may be
+one.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _on_host(name: str, value: Any) -> Any:
 
 
 class NumPyFunctions:
-    """NumPy's protocols for objects that its functions are given."""
+    """NumPy's protocols for tensors among its arguments."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Arrays of other libraries: what errors call them, and the way to make them ours."""
+"""Arrays of other libraries: their names in errors, and the way to make them tensors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refuse_hidden(operation: str, array: Any) -> None:
 
 
 def no_operand(operation: str, given: Any) -> TypeError:
-    """The error for an operand that is neither tensor nor NumPy's, with what makes a tensor of it."""
+    """The error for an operand of another library, with the way to make it a tensor."""
     way = way_to_tensor(given)
     return TypeError(
         f"{operation}: an operand is a {called(given)}; expected a tensor or an array"

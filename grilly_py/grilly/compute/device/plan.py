@@ -1,6 +1,6 @@
-"""Plans: what a call does on a device, as data. A planner binds arrays and packs push constants by name.
+"""Plans: the dispatches of a call as data. A planner binds arrays and packs push constants by name.
 
-A plan speaks of tensors over slots: they have shapes, strides and offsets, and no memory. record.py gives them some.
+The tensors of a plan lie over slots: they have shapes, strides and offsets, and no memory. executables.py allocates it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ...errors import OutOfDeviceMemoryError, UnsupportedError
 from ...registry import Choice
+from ...runtime.interface import Filling
 from .device import DeviceFacts
 from .tensor import Tensor
 
@@ -23,11 +24,11 @@ _FORMATS = {"uint": "I", "int": "i", "float": "f"}
 
 
 class Layout(NamedTuple):
-    """What a plan knows of an array that a call is given: nothing of its contents.
+    """An array of a call for a plan: no contents.
 
     Attributes
     ----------
-    shape, steps : tuple of int
+    shape, strides : tuple of int
         Extents, and strides in elements.
     dtype : numpy.dtype
     offset : int
@@ -38,7 +39,7 @@ class Layout(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    steps: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: np.dtype
     offset: int = 0
     nbytes: int | None = None
@@ -50,8 +51,8 @@ class Layout(NamedTuple):
             return None
         nbytes = tensor._storage.nbytes
         if nbytes <= facts.storage_range:
-            return cls(tensor.shape, tensor._steps, tensor.dtype, gcd(ALIGN_MOST, tensor._offset))
-        return cls(tensor.shape, tensor._steps, tensor.dtype, tensor._offset, nbytes)
+            return cls(tensor.shape, tensor._strides, tensor.dtype, gcd(ALIGN_MOST, tensor._offset))
+        return cls(tensor.shape, tensor._strides, tensor.dtype, tensor._offset, nbytes)
 
 
 class Slot:
@@ -73,10 +74,87 @@ class At(NamedTuple):
 
 
 class Live(NamedTuple):
-    """A push-constant word that a call tells when it is recorded: its number among these, and what is added to it."""
+    """A push-constant word with a runtime argument: its number among those of ``Executable.run``, and an addend."""
 
     number: int
     add: int = 0
+
+
+class Elementwise(NamedTuple):
+    """An elementwise operation of a plan.
+
+    Attributes
+    ----------
+    expression : Expression
+    arrays : tuple of Tensor
+        The operands over the plan's slots, in the order of the expression's numbers.
+    result : Tensor
+    """
+
+    expression: Any
+    arrays: tuple[Tensor, ...]
+    result: Tensor
+
+
+class Walk(NamedTuple):
+    """How the invocations of a reduction walk through its rows.
+
+    Attributes
+    ----------
+    columns : bool
+        Whether neighbouring invocations have neighbouring rows.
+    lanes : int
+        Invocations of a row.
+    parts, part_length : int
+        Of each row, and elements of one.
+    runs : bool
+        Whether an invocation has four neighbouring elements at a time.
+    """
+
+    columns: bool
+    lanes: int
+    parts: int
+    part_length: int
+    runs: bool = False
+
+
+class Reduce(NamedTuple):
+    """A reduction of a plan, in one dispatch.
+
+    Attributes
+    ----------
+    name : str
+        As kernels know it.
+    arrays : tuple of Tensor
+        The one that is reduced, over the plan's slots: the rows' axes, then those of their elements.
+    result : Tensor
+        One element a row.
+    kept : int
+        How many axes the rows have.
+    floats, mean : bool
+        Whether float32 is reduced, else int64; and whether a sum is divided by the number of elements.
+    walk : Walk
+    """
+
+    name: str
+    arrays: tuple[Tensor]
+    result: Tensor
+    kept: int
+    floats: bool
+    mean: bool
+    walk: Walk
+
+
+class Operation(Protocol):
+    """What a step is noted as in captured work: its arrays, all but the result, over the plan's slots."""
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """Read, or written beside the result."""
+
+    @property
+    def result(self) -> Tensor:
+        """Written."""
 
 
 class Step(NamedTuple):
@@ -98,7 +176,11 @@ class Step(NamedTuple):
     work : float
         Floating-point operations.
     kind : tuple or None
-        What its pace, in operations a second, depends on, where it depends on nothing else, such as contents.
+        The key of its throughput; None where that depends on contents.
+    filling : Filling or None
+        The code for the shader's holes.
+    operation : Operation or None
+        Which operation it is: captured ones that follow each other may become one.
     """
 
     choice: Choice
@@ -110,56 +192,77 @@ class Step(NamedTuple):
     groups: tuple[int, int, int]
     work: float
     kind: tuple | None = None
+    filling: Filling | None = None
+    operation: Operation | None = None
 
-    def words(self) -> dict[str, int | float]:
+    def push_constants(self) -> dict[str, int | float]:
         """The push constants by name, for tests and for people."""
         layout = self.choice.variant.push
         return dict(zip((name for name, _ in layout), push_struct(layout).unpack(self.push), strict=True))
 
 
 class Result(NamedTuple):
-    """What a plan returns: a view of a slot."""
+    """A result of a plan: a view of a slot."""
 
     slot: int
     shape: tuple[int, ...]
     dtype: np.dtype
-    steps: tuple[int, ...]
+    strides: tuple[int, ...]
     offset: int
 
 
 class Plan(NamedTuple):
-    """A call as data: ``inputs`` slots that it is given, ``slots`` that it needs beyond them (bytes, negative where
-    they are to be zero, or contents that are sent once and kept with the plan), dispatches in order, and results."""
+    """A call as data.
+
+    Attributes
+    ----------
+    inputs : int
+        The first so many slots are the call's arrays.
+    slots : tuple of int or numpy.ndarray
+        Further slots: bytes of new memory, negative for zeroed memory, or contents, sent once and kept with the plan.
+    steps : tuple of Step
+        In order.
+    results : tuple of Result
+    operation : object
+        Which operation the whole plan is, of those that captured work makes anew with others beside them; else None.
+    """
 
     inputs: int
     slots: tuple[int | np.ndarray, ...]
     steps: tuple[Step, ...]
     results: tuple[Result, ...]
+    operation: Any = None
 
 
 _structs: dict[tuple, struct.Struct] = {}
 
 
 def push_struct(layout: tuple[tuple[str, str], ...]) -> struct.Struct:
-    """What packs push constants of a layout, ``((name, "uint" | "int" | "float"), ...)``."""
+    """The struct of push constants of a layout, ``((name, "uint" | "int" | "float"), ...)``."""
     found = _structs.get(layout)
     if found is None:
         found = _structs[layout] = struct.Struct("=" + "".join(_FORMATS[kind] for _, kind in layout))
     return found
 
 
+def reach(shape: Sequence[int], strides: Sequence[int], offset: int) -> tuple[int, int]:
+    """Where in its storage the lowest element of a view is, and the place behind the highest; equal if it has none."""
+    if 0 in shape:
+        return offset, offset
+    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    below = sum(step for step in steps if step < 0)
+    return offset + below, offset + sum(steps) - below + 1
+
+
+def bounds(tensor: Tensor) -> tuple[int, int]:
+    """The reach of a tensor, in elements."""
+    return reach(tensor.shape, tensor._strides, tensor._offset)
+
+
 def span(tensor: Tensor) -> int:
     """Bytes from the lowest to past the highest element of a view."""
-    if tensor.size == 0:
-        return 0
-    last = sum((extent - 1) * abs(step) for extent, step in zip(tensor.shape, tensor._steps, strict=True))
-    return (last + 1) * tensor.dtype.itemsize
-
-
-def _lowest(tensor: Tensor) -> int:
-    """Where in its storage the lowest element of a view is: below its first, where a stride is negative."""
-    below = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor._steps, strict=True) if step < 0)
-    return tensor._offset + (below if tensor.size else 0)
+    low, high = bounds(tensor)
+    return (high - low) * tensor.dtype.itemsize
 
 
 def fits_binding(facts: DeviceFacts, tensor: Tensor) -> bool:
@@ -178,7 +281,7 @@ def binding(facts: DeviceFacts, tensor: Tensor) -> tuple[tuple[int, int, int], i
     if slot.nbytes <= limit:
         return (slot.number, 0, 0), tensor._offset
     size = tensor.dtype.itemsize
-    start = _lowest(tensor) * size
+    start = bounds(tensor)[0] * size
     base = start - start % facts.alignment
     end = start + span(tensor)
     if not facts.windows:
@@ -196,10 +299,10 @@ def strided(name: str, tensor: Tensor | None, axes: Sequence[str] = ("batch", "h
     """The words NAME_offset and NAME_AXIS of a tensor's leading axes, as kernels call them; 0 where it is None."""
     words: dict = {f"{name}_offset": At(tensor, unit)}
     for axis, label in enumerate(axes):
-        step = 0 if tensor is None else tensor._steps[axis] // unit
-        if step >= 2**32 and tensor is not None and tensor.shape[axis] == 1:  # which no word holds, and nothing needs
-            step = 0
-        words[f"{name}_{label}"] = step
+        stride = 0 if tensor is None else tensor._strides[axis] // unit
+        if stride >= 2**32 and tensor is not None and tensor.shape[axis] == 1:  # which no word holds, and nothing needs
+            stride = 0
+        words[f"{name}_{label}"] = stride
     return words
 
 
@@ -225,9 +328,9 @@ class Planner:
     def _stand_in(number: int, layout: Layout | None) -> Tensor | None:
         if layout is None:
             return None
-        shape, steps, dtype, offset, nbytes = layout
+        shape, strides, dtype, offset, nbytes = layout
         slot = Slot(number, nbytes or 0, moves=nbytes is None)
-        return Tensor(slot, shape, dtype, steps, 0 if nbytes is None else offset)
+        return Tensor(slot, shape, dtype, strides, 0 if nbytes is None else offset)
 
     def _new(self, contents: int | np.ndarray, nbytes: int) -> Slot:
         self._slots.append(contents)
@@ -251,7 +354,7 @@ class Planner:
         return Tensor(self._new(-nbytes if zero else nbytes, nbytes), tuple(shape), dtype)
 
     def constant(self, array: np.ndarray) -> Tensor:
-        """An array that is sent to the device once and kept with the plan."""
+        """An array of the plan's own: sent to the device once and kept with the plan."""
         return Tensor(self._new(array, max(array.nbytes, 4)), array.shape, array.dtype)
 
     def mark(self) -> tuple[int, int]:
@@ -265,7 +368,8 @@ class Planner:
 
     def dispatch(
         self, choice: Choice, constants: Mapping[str, int], arrays: Mapping[str, object], push: Mapping[str, object],
-        groups: tuple[int, int, int], work: float = 0.0, kind: tuple | None = None,
+        groups: tuple[int, int, int], work: float = 0.0, kind: tuple | None = None, filling: Filling | None = None,
+        operation: Operation | None = None,
     ) -> None:  # fmt: skip
         """Add a dispatch.
 
@@ -279,6 +383,8 @@ class Planner:
             the family does not have may only be None.
         push : mapping
             A number, At or Live for each word of the family's push constants, by name.
+        groups, work, kind, filling, operation
+            See Step.
 
         Raises
         ------
@@ -316,23 +422,32 @@ class Planner:
         packed = push_struct(layout).pack(*values)
         self._steps.append(
             Step(
-                choice, tuple(constants.items()), tuple(places), packed, tuple(moved), tuple(live), tuple(groups),
-                float(work), kind,
+                choice,
+                tuple(constants.items()),
+                tuple(places),
+                packed,
+                tuple(moved),
+                tuple(live),
+                tuple(groups),
+                float(work),
+                kind,
+                filling,
+                operation,
             )  # fmt: skip
         )
 
-    def plan(self, *results: Tensor | None) -> Plan:
+    def plan(self, *results: Tensor | None, operation: Any = None) -> Plan:
         """The plan, which returns these tensors, all over slots of its own (None where there is none)."""
         given = tuple(
-            Result(t._storage.number, t.shape, t.dtype, t._steps, t._offset) for t in results if t is not None
+            Result(t._storage.number, t.shape, t.dtype, t._strides, t._offset) for t in results if t is not None
         )
-        return Plan(self._given, tuple(self._slots), tuple(self._steps), given)
+        return Plan(self._given, tuple(self._slots), tuple(self._steps), given, operation)
 
 
 def output_like(planner: Planner, q: Tensor, value_dim: int) -> Tensor:
     """An undefined (B, H, Sq, Dv) tensor; its axes lie in memory in the order of q's, so that joining heads is free."""
     batch, heads, queries, _ = q.shape
-    order = sorted(range(3), key=lambda axis: (-q._steps[axis] if q.shape[axis] > 1 else -float("inf"), axis))
+    order = sorted(range(3), key=lambda axis: (-q._strides[axis] if q.shape[axis] > 1 else -float("inf"), axis))
     shape = (batch, heads, queries)
     laid = planner.empty((*(shape[a] for a in order), value_dim), q.dtype)
     return laid if order == [0, 1, 2] else laid.transpose([*(order.index(a) for a in range(3)), 3])

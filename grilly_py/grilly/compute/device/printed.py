@@ -1,4 +1,4 @@
-"""What ``print`` shows of a tensor."""
+"""The text of a tensor for ``print``."""
 
 from __future__ import annotations
 

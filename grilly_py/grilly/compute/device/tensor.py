@@ -35,7 +35,7 @@ SMALL = 1 << 20
 
 
 class Home(Protocol):
-    """What tensors ask of the device they live on (device.py has it)."""
+    """The part of Device that tensors use."""
 
     runtime: Runtime
     home: Home
@@ -54,12 +54,12 @@ class Storage:
     """A device buffer, which goes back when the last tensor over it goes.
 
     ``version`` counts the calls that wrote to it after it was filled. ``derived`` holds what was made of its contents
-    and is kept as long as it: products/kept.py. ``address`` is where another interface to the GPU finds it, which may
-    write to it then; None as long as none was told. ``replayed`` says that replays of a graph write to it, which nobody
-    counts.
+    and is kept as long as it: matmul/split_weights.py. ``address`` is where another interface to the GPU finds it,
+    which may write to it then; None as long as none was told. ``replayed`` says that replays of a graph write to it,
+    which nobody counts. ``outline`` is its Outline, where a tape has asked for one.
     """
 
-    __slots__ = ("device", "buffer", "nbytes", "version", "derived", "address", "replayed", "__weakref__")
+    __slots__ = ("device", "buffer", "nbytes", "version", "derived", "address", "replayed", "outline", "__weakref__")
 
     def __init__(self, device: Home, nbytes: int, idle: bool = False, passing: bool = False):
         self.device = device.home
@@ -69,6 +69,7 @@ class Storage:
         self.derived: dict[tuple, tuple[int, Tensor]] | None = None
         self.address: int | None = None
         self.replayed = False
+        self.outline: Outline | None = None
 
     def shared_at(self, address: int) -> None:
         """Note that others may write to it from now on."""
@@ -95,14 +96,45 @@ class LentStorage(Storage):
         self.derived = None
         self.address = None
         self.replayed = False
+        self.outline = None
+
+
+class AliasStorage(Storage):
+    """Memory of another storage, told apart from it: what is computed of one is not computed of the other."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Storage):
+        self.of = of  # the memory goes with the last storage over it
+        self.device, self.nbytes, self.buffer = of.device, of.nbytes, of.buffer
+        self.version, self.address, self.replayed = of.version, of.address, of.replayed
+        self.derived = self.outline = None
+
+
+class Outline(Storage):
+    """What is left of a storage without its memory: the key of its gradient, and what shape and dtype stand over."""
+
+    __slots__ = ()
+
+    def __init__(self, of: Storage):
+        self.device, self.nbytes = of.device, of.nbytes
+
+    @classmethod
+    def of(cls, storage: Storage) -> Outline:
+        """The one outline of a storage; that of an outline is itself."""
+        if isinstance(storage, Outline):
+            return storage
+        if storage.outline is None:
+            storage.outline = Outline(storage)
+        return storage.outline
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a C-contiguous array."""
-    strides, step = [], 1
+    strides, stride = [], 1
     for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
+        strides.append(stride)
+        stride *= extent
     return tuple(reversed(strides))
 
 
@@ -122,7 +154,7 @@ class Tensor(Operators):
     and move no data. Work on tensors runs on the device without waiting; ``numpy()`` waits and copies.
     """
 
-    __slots__ = ("_storage", "_shape", "_dtype", "_steps", "_offset")
+    __slots__ = ("_storage", "_shape", "_dtype", "_strides", "_offset")
 
     if TYPE_CHECKING:
 
@@ -139,13 +171,13 @@ class Tensor(Operators):
         dtype = _fixed("dtype", "astype")
 
     def __init__(
-        self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype[Any], steps: tuple[int, ...] | None = None,
+        self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None,
         offset: int = 0,
     ):  # fmt: skip
         self._storage = storage
         self._shape = shape
         self._dtype = dtype
-        self._steps = contiguous_strides(shape) if steps is None else steps
+        self._strides = contiguous_strides(shape) if strides is None else strides
         self._offset = offset
 
     @property
@@ -156,7 +188,7 @@ class Tensor(Operators):
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next along each axis, as in NumPy."""
-        return tuple(step * self.dtype.itemsize for step in self._steps)
+        return tuple(stride * self.dtype.itemsize for stride in self._strides)
 
     @property
     def ndim(self) -> int:
@@ -196,8 +228,10 @@ class Tensor(Operators):
 
     # -- views -----------------------------------------------------------------------------------------------------
 
-    def _view(self, shape: Sequence[int], steps: Sequence[int], offset: int | None = None) -> Tensor:
-        return Tensor(self._storage, tuple(shape), self.dtype, tuple(steps), self._offset if offset is None else offset)
+    def _view(self, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Tensor:
+        return Tensor(
+            self._storage, tuple(shape), self.dtype, tuple(strides), self._offset if offset is None else offset
+        )
 
     def transpose(self, *axes: SupportsIndex | Sequence[SupportsIndex]) -> Tensor:
         """Permute the axes (reverse them when none are given); a view. Raises ValueError for a bad permutation."""
@@ -211,7 +245,7 @@ class Tensor(Operators):
             raise ValueError(f"transpose: axes {axes} are no permutation of the {self.ndim} axes of shape {self.shape}")
         if order == in_order:
             return self
-        return self._view([self.shape[a] for a in order], [self._steps[a] for a in order])
+        return self._view([self.shape[a] for a in order], [self._strides[a] for a in order])
 
     def swapaxes(self, first: int, second: int) -> Tensor:
         """Exchange two axes; a view. Raises ValueError for an axis that there is not."""
@@ -232,7 +266,7 @@ class Tensor(Operators):
             shape = tuple(shape[0])
         shape = tuple(map(operator.index, shape))
         if shape == self.shape:
-            return self._view(shape, self._steps)
+            return self._view(shape, self._strides)
         if shape.count(-1) == 1:
             known = math.prod(extent for extent in shape if extent != -1)
             if known and self.size % known == 0:
@@ -241,10 +275,10 @@ class Tensor(Operators):
             raise ValueError(f"reshape: {self.shape} has {self.size} elements, which do not fill {shape}")
         if self.size == 0:
             return self._view(shape, contiguous_strides(shape))
-        steps = reshaped(self.shape, self._steps, shape)
-        if steps is None:
+        strides = reshaped(self.shape, self._strides, shape)
+        if strides is None:
             return self.contiguous().reshape(shape)
-        return self._view(shape, steps)
+        return self._view(shape, strides)
 
     def __getitem__(self, index: Any) -> Tensor:
         """As in NumPy.
@@ -289,21 +323,21 @@ class Tensor(Operators):
             index += (Ellipsis,)
         place = index.index(Ellipsis)
         index = index[:place] + (slice(None),) * (self.ndim - taken) + index[place + 1 :]
-        shape, steps, offset, axis = [], [], self._offset, 0
+        shape, strides, offset, axis = [], [], self._offset, 0
         for item in index:
             if item is None:
                 shape.append(1)
-                steps.append(0)
+                strides.append(0)
                 continue
-            extent, step = self.shape[axis], self._steps[axis]
+            extent, own = self.shape[axis], self._strides[axis]
             if isinstance(item, slice):
                 start, stop, stride = item.indices(extent)
                 if stride < 1:
                     raise IndexError("slices of a tensor need a positive step")
                 length = max(0, -(-(stop - start) // stride))
-                offset += start * step if length else 0
+                offset += start * own if length else 0
                 shape.append(length)
-                steps.append(step * stride)
+                strides.append(own * stride)
             else:
                 try:
                     place = operator.index(item)
@@ -311,9 +345,9 @@ class Tensor(Operators):
                     raise TypeError(f"an index is {item!r}; expected integers, slices, None, '...' or arrays") from None
                 if not -extent <= place < extent:
                     raise IndexError(f"index {place} is out of bounds for axis {axis} with size {extent}")
-                offset += (place % extent) * step
+                offset += (place % extent) * own
             axis += 1
-        return self._view(shape, steps, offset)
+        return self._view(shape, strides, offset)
 
     def broadcast_to(self, shape: SupportsIndex | Sequence[SupportsIndex]) -> Tensor:
         """A view repeated to ``shape``, an integer or several, by NumPy's broadcasting rules.
@@ -324,13 +358,15 @@ class Tensor(Operators):
             shape = (shape,)
         shape = tuple(map(operator.index, shape))
         if shape == self.shape:
-            return self._view(shape, self._steps)
+            return self._view(shape, self._strides)
         missing = len(shape) - self.ndim
-        if missing < 0 or min(shape, default=0) < 0 or any(
-            e not in (1, s) for e, s in zip(self.shape, shape[missing:], strict=True)
+        if (
+            missing < 0
+            or min(shape, default=0) < 0
+            or any(e not in (1, s) for e, s in zip(self.shape, shape[missing:], strict=True))
         ):
             raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {shape}")
-        own = [step if e == s else 0 for e, s, step in zip(self.shape, shape[missing:], self._steps, strict=True)]
+        own = [stride if e == s else 0 for e, s, stride in zip(self.shape, shape[missing:], self._strides, strict=True)]
         return self._view(shape, [0] * missing + own)
 
     # -- copies ----------------------------------------------------------------------------------------------------
@@ -339,9 +375,9 @@ class Tensor(Operators):
     def is_contiguous(self) -> bool:
         """True when the elements lie in C order without gaps."""
         want = contiguous_strides(self.shape)
-        return self.size == 0 or all(
-            e == 1 or a == b for e, a, b in zip(self.shape, self._steps, want, strict=True)
-        )
+        if self._strides == want:
+            return True
+        return self.size == 0 or all(e == 1 or a == b for e, a, b in zip(self.shape, self._strides, want, strict=True))
 
     def contiguous(self) -> Tensor:
         """This tensor if it is contiguous, else a copy in C order made on the device."""
@@ -399,7 +435,7 @@ class Tensor(Operators):
             array = np.empty(self.shape, self.dtype) if out is None else out
             self._storage.device.runtime.read(self._storage.buffer, plain(array), self._offset * self.dtype.itemsize)
             return array
-        span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._steps, strict=True))
+        span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._strides, strict=True))
         dense = self._is_dense()
         if not dense and span > SPARSE * self.size and span * self.dtype.itemsize > SMALL:
             try:
@@ -415,8 +451,8 @@ class Tensor(Operators):
     def _is_dense(self) -> bool:
         """Whether the elements lie without gaps and none twice, in whatever order of the axes."""
         want = 1
-        for step, extent in sorted((s, e) for e, s in zip(self.shape, self._steps, strict=True) if e > 1):
-            if step != want:
+        for stride, extent in sorted((s, e) for e, s in zip(self.shape, self._strides, strict=True) if e > 1):
+            if stride != want:
                 return False
             want *= extent
         return True
@@ -490,7 +526,7 @@ class Tensor(Operators):
         return capsules.of_host(np.ascontiguousarray(self.numpy()).reshape(self.shape), max_version)
 
     def __copy__(self) -> Tensor:
-        return self._view(self.shape, self._steps)
+        return self._view(self.shape, self._strides)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.astype(self.dtype, copy=True)
@@ -508,17 +544,17 @@ class Tensor(Operators):
         return (1, 0) if exchange is None else exchange.dlpack_device
 
 
-def reshaped(shape: Sequence[int], steps: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides that show ``shape`` with ``steps`` as ``target`` without a copy, or None."""
+def reshaped(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides that show ``shape`` with ``strides`` as ``target`` without a copy, or None."""
     # Axes of extent 1 carry no information; runs of axes that lie end to end in memory act as one axis.
     runs: list[list[int]] = []
-    for extent, step in zip(shape, steps, strict=True):
+    for extent, stride in zip(shape, strides, strict=True):
         if extent == 1:
             continue
-        if runs and runs[-1][1] == extent * step:
-            runs[-1] = [runs[-1][0] * extent, step]
+        if runs and runs[-1][1] == extent * stride:
+            runs[-1] = [runs[-1][0] * extent, stride]
         else:
-            runs.append([extent, step])
+            runs.append([extent, stride])
     result: list[int] = []
     run = 0
     left = runs[0][0] if runs else 1

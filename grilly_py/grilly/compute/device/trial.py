@@ -48,7 +48,10 @@ class _Pin:
             operation = self.pinned.variant.operation
             if operation == request.operation:
                 return self.pinned
-            others = {"attention": ("attention-tiled", "attention-shares"), "attention-decode": ("attention-shares",)}
+            others = {
+                "attention": ("attention-tiled", "attention-split-kv"),
+                "attention-decode": ("attention-split-kv",),
+            }
             if request.operation in others.get(operation, ()):
                 raise UnsupportedError("the view is to attend with another kernel")
             if (operation, request.operation) == ("attention-backward-dq", "attention-backward-dq-stored"):
@@ -83,7 +86,7 @@ def pin(view: Device, choice: Choice | None) -> Device:
 
 
 def with_classes(view: Device) -> Device:
-    """Make attention on the view have classes of tiles (attention/classes.py) however small a call is."""
+    """Make attention on the view have classes of tiles (attention/tile_classes.py) however small a call is."""
     view.facts = dataclasses.replace(view.facts, class_work=0.0, class_read=0.0)
     view.caches.forget()
     return view

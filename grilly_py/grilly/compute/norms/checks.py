@@ -1,4 +1,4 @@
-"""What normalisations and softmaxes check of their arguments."""
+"""Checks of the arguments of norms and softmaxes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from ..device.device import Device
 from ..device.numbers import integer, number
-from ..device.tensor import Tensor
 
 #: PyTorch's eps of RMS norm where none is given: that of float32, in which every dtype is computed.
 RMS_EPSILON = 2.0**-23
@@ -78,16 +76,3 @@ def check_groups(operation: str, input, num_groups) -> int:
 def given(**arrays) -> dict:
     """The named arrays without those that are None."""
     return {name: array for name, array in arrays.items() if array is not None}
-
-
-def sent(device: Device, array) -> Tensor | None:
-    """An array as a tensor of the device; None stays."""
-    if array is None or isinstance(array, Tensor):
-        return array
-    return device.borrow(array)
-
-
-def sent_whole(device: Device, array) -> Tensor | None:
-    """... without gaps between its elements."""
-    found = sent(device, array)
-    return None if found is None else found.contiguous()

@@ -2,63 +2,59 @@
 
 from __future__ import annotations
 
-from ..device.arguments import check_float, finish
+from ..device.arguments import check_float
+from ..device.call import call
 from ..device.device import Device
-from ..device.record import again, run
-from ..device.sixteen_bits import widens
-from ..device.tensor import Tensor
-from .checks import check_axis, check_shape, sent
-from .plan import PLANS, Terms, plan
+from ..device.numbers import integer
+from .checks import check_axis, check_shape
+from .plan import NormTerms, plan
 
 
-@widens("input")
 def softmax(device: Device, input, dim=-1):
     """``grilly.functional.softmax`` on a device; documented there."""
     return along(device, "softmax", "SOFTMAX", input, None, dim, "input")
 
 
-@widens("input")
 def log_softmax(device: Device, input, dim=-1):
     """``grilly.functional.log_softmax`` on a device; documented there."""
     return along(device, "log_softmax", "LOG_SOFTMAX", input, None, dim, "input")
 
 
-@widens("grad_output", "output")
 def softmax_backward(device: Device, grad_output, output, dim=-1):
     """``grilly.functional.softmax_backward`` on a device; documented there."""
     return along(device, "softmax_backward", "SOFTMAX_BACKWARD", output, grad_output, dim, "output")
 
 
-@widens("grad_output", "output")
 def log_softmax_backward(device: Device, grad_output, output, dim=-1):
     """``grilly.functional.log_softmax_backward`` on a device; documented there."""
     return along(device, "log_softmax_backward", "LOG_SOFTMAX_BACKWARD", output, grad_output, dim, "output")
 
 
 def along(device: Device, name: str, operation: str, input, gradient, dim, label: str):
-    """``operation`` (the shaders' name) of the rows along an axis of ``input``, which errors call ``label``.
+    """Apply a softmax, or its gradient, along axis ``dim`` of ``input``.
 
-    ``gradient`` is None, but for gradients.
+    Parameters
+    ----------
+    name : str
+        The public function's, for errors.
+    operation : str
+        A name of the shaders' table "norms".
+    gradient
+        The output's gradient, for operations that end with "_BACKWARD"; otherwise None.
+    label : str
+        What errors call ``input``.
     """
-    device.check_open()
     backward = operation.endswith("_BACKWARD")
-    tensors = (input, gradient, None, None)
-    if type(input) is Tensor and (type(gradient) is Tensor) == backward and type(dim) is int:
-        # Like an earlier call, which passed the checks?
-        axis = dim + len(input.shape) if dim < 0 else dim
-        done = again(device, PLANS, (Terms(operation, -1, axis),), tensors) if axis >= 0 else None
-        if done is not None:
-            device.runtime.flush()
-            return done[0]
-    dtype = check_float(name, **{label: input}, **({"grad_output": gradient} if backward else {}))
-    if not input.shape:
-        raise ValueError(f"{name}: {label} has no axes; expected at least one")
-    axis = check_axis(name, len(input.shape), dim, label)
-    if backward:
-        check_shape(name, "grad_output", gradient, tuple(input.shape))
-    if 0 in input.shape:
-        result = device.empty(input.shape, dtype)
-    else:
-        sent_all = (sent(device, input), sent(device, gradient), None, None)
-        (result,) = run(device, PLANS, plan, (Terms(operation, -1, axis),), sent_all)
-    return finish(device, result, *(a for a in tensors if a is not None))
+    dim = dim if dim.__class__ is int else integer(name, "dim", dim)
+    axis = dim + len(getattr(input, "shape", ())) if dim < 0 else dim
+
+    def check(input, gradient, *others) -> None:
+        check_float(name, **{label: input}, **({"grad_output": gradient} if backward else {}))
+        if not input.shape:
+            raise ValueError(f"{name}: {label} has no axes; expected at least one")
+        check_axis(name, len(input.shape), dim, label)
+        if backward:
+            check_shape(name, "grad_output", gradient, tuple(input.shape))
+
+    terms = NormTerms(operation, -1, axis)
+    return call(device, plan, (terms,), (input, gradient, None, None), check, floats=1 + backward)[0]

@@ -1,8 +1,9 @@
-"""The numeric check that a matrix-unit kernel must pass on a device before it is used there.
+"""The numeric check that a matrix-unit kernel, and holes, must pass on a device before they are used there.
 
 Drivers have offered matrix shapes that their hardware lacks and returned wrong products; some arrange elements in
 another order than a kernel assumes. So the kernel runs on a few small problems, and its results are compared with
-those of the kernels that use no matrix units, on the same device. The registry remembers the verdict.
+those of the kernels that use no matrix units, on the same device. Holes are compared with NumPy: code that Python wrote
+is no code that a driver's compiler was tested with. The registry remembers the verdict.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from ...errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemo
 from ...registry import Choice
 from ..attention.backward_stored import OPERATION as STORED_DQ
 from ..device.device import Device
-from . import attention, decode, gradients, products
+from . import attention, convolutions, decode, expressions, gradients, matmul
 
 #: What checks a variant of an operation: a function of a device, the choice and the facts of ``prove``.
 CHECKS = {
-    "attention": attention.check, "attention-tiled": attention.check_tiles, "attention-shares": attention.check_shares,
-    "attention-decode": decode.check, "linear": products.check,
+    "attention": attention.check, "attention-tiled": attention.check_tiles,
+    "attention-split-kv": attention.check_split_kv,
+    "attention-decode": decode.check, "linear": matmul.check, "convolution-matrix": convolutions.check,
     "attention-backward-dq": gradients.check, "attention-backward-dkv": gradients.check, STORED_DQ: gradients.check,
+    "expressions": expressions.check,
 }  # fmt: skip
 
 
 def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
-    """Run a variant on small random problems and compare it with the kernels that need no proof.
+    """Run a variant on small random problems and compare it with the kernels that need no proof, or with NumPy.
 
     Parameters
     ----------
     device : Device
         Where to run.
     choice : Choice
-        The variant; its operation is "attention", "attention-tiled", "attention-shares", "attention-decode",
-        "attention-backward-..." or "linear".
+        The variant; its operation is "attention", "attention-tiled", "attention-split-kv", "attention-decode",
+        "attention-backward-...", "linear", "convolution-matrix" or "expressions".
     facts : mapping
         The request's; ``head_dim`` and ``value_dim`` are those of the problems.
 

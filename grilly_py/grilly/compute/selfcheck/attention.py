@@ -1,4 +1,4 @@
-"""Self-checks of attention: tile by tile, by classes of tiles, and by shares of the keys."""
+"""Self-checks of attention: tile by tile, by classes of tiles, and by split-KV."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def check_tiles(device: Device, choice: Choice, facts: Mapping[str, int]) -> str
     return None
 
 
-def check_shares(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
-    """Two shares of the keys, plain and causal, with the log-sum-exp."""
+def check_split_kv(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """Two splits of the keys, plain and causal, with the log-sum-exp."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
     tested = pin(view_of(device), choice)

@@ -25,7 +25,7 @@ def proven(device: Device, operation: str, dtype: str, facts: Mapping[str, int],
     if family == NAIVE:
         # It has every option, and no use for classes of tiles and ways to read, which the request may ask for.
         facts = {name: fact for name, fact in facts.items() if name not in ("extras", "options")}
-    request = Request(operation, dtype, facts=tuple(sorted(facts.items())), prefer=family)
+    request = Request(operation, dtype, problem=tuple(sorted(facts.items())), prefer=family)
     found = [v for v, reason in device.registry.explain(request) if reason is None and not v.unproven]
     if not found:
         raise UnsupportedError(f"there is no {family or 'other'} kernel for {dtype} to compare with")

@@ -38,12 +38,12 @@ def check_float32(operation: str, **arrays) -> None:
             )
 
 
-def check_scores(operation: str, scores) -> None:
-    """Raise TypeError unless the scores are float32, and ValueError unless they have two to four axes."""
-    check_float32(operation, scores=scores)
+def check_scores(operation: str, scores, name: str = "scores") -> None:
+    """Raise TypeError unless scores or weights are float32, and ValueError unless they have two to four axes."""
+    check_float32(operation, **{name: scores})
     if len(scores.shape) not in (2, 3, 4):
         raise ValueError(
-            f"{operation}: scores has shape {tuple(scores.shape)}; expected (B, H, Sq, Sk), (H, Sq, Sk) or (Sq, Sk)"
+            f"{operation}: {name} has shape {tuple(scores.shape)}; expected (B, H, Sq, Sk), (H, Sq, Sk) or (Sq, Sk)"
         )
 
 

@@ -5,40 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from ...registry import Registry, Request
+from ..arrays.map import with_rows
 from ..attention import option_checks
-from ..device.arguments import finish, four_axes, to_device
-from ..device.caches import Kept
+from ..device.arguments import four_axes
+from ..device.call import call
 from ..device.cut import parts, placed
 from ..device.device import Device, DeviceFacts
 from ..device.numbers import extents
 from ..device.plan import Live, Plan, Planner
-from ..device.record import Ready, run
-from .checks import check_float32
+from .checks import check_scores
 from .mask import score_groups
-
-#: Plans of dropout.
-PLANS: Kept[tuple, Ready] = Kept("plans of attention_dropout", 256)
 
 
 def attention_dropout(device: Device, weights, *, dropout_p, dropout_seed, dropout_offset=0):
     """``grilly.functional.attention_dropout`` on a device; documented there."""
     name = "attention_dropout"
-    device.check_open()
-    check_float32(name, weights=weights)
-    if len(weights.shape) not in (2, 3, 4):
-        raise ValueError(
-            f"{name}: weights has shape {tuple(weights.shape)}; expected (B, H, Sq, Sk), (H, Sq, Sk) or (Sq, Sk)"
-        )
+    check_scores(name, weights, "weights")
     p, seed, offset = option_checks.dropout(name, dropout_p, dropout_seed, dropout_offset)
     if p == 0.0:
         return weights.astype(weights.dtype)  # a copy
-    if 0 in weights.shape:
-        return finish(device, device.empty(weights.shape), weights)
     words = option_checks.keep_words(p)
     generator = (seed & 0xFFFFFFFF, seed >> 32, offset)
-    tensors = (to_device(device, weights),)
-    (out,) = run(device, PLANS, plan, (words["keep_below"], words["keep_scale"]), tensors, generator)
-    return finish(device, out, weights)
+    return call(device, plan, (words["keep_below"], words["keep_scale"]), (weights,), live=generator)[0]
 
 
 def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Registry) -> Plan:
@@ -47,6 +35,9 @@ def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Regist
     planner = Planner(facts, layouts)
     (weights,) = planner.inputs
     out = planner.empty(weights.shape)
+    if not out.size:
+        return planner.plan(out)
+    weights, _ = with_rows(planner, registry, weights, layouts[0].offset)
     choice = registry.resolve(Request("attention-dropout", "float32"))
     views = (four_axes(out), four_axes(weights))
     call_heads = views[0].shape[1]

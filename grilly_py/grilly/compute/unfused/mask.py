@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 from ...registry import Choice, Registry, Request
+from ..arrays.map import with_rows
 from ..attention.call import mask_kind
 from ..attention.checks import check_mask
-from ..device.arguments import finish, four_axes, to_device
-from ..device.caches import Kept
+from ..device.arguments import four_axes
+from ..device.arrays import Float32Array, MaskArray
+from ..device.call import call
 from ..device.cut import parts, placed
 from ..device.device import Device, DeviceFacts
 from ..device.plan import Plan, Planner, strided
-from ..device.record import Ready, run
-from ..device.tensor import Tensor
 from .checks import check_scores, full_shape
 
-#: Plans of masks.
-PLANS: Kept[tuple, Ready] = Kept("plans of attention_mask", 256)
 
-
-def attention_mask(device: Device, scores, *, mask=None, causal=False):
+def attention_mask(
+    device: Device, scores: Float32Array, *, mask: MaskArray | None = None, causal: bool = False
+) -> Float32Array:
     """``grilly.functional.attention_mask`` on a device; documented there."""
     name = "attention_mask"
-    device.check_open()
-    check_scores(name, scores)
-    full = full_shape(scores.shape)
-    if mask is not None:
-        mask = check_mask(name, mask, full)
-    if 0 in scores.shape:
-        return finish(device, device.empty(scores.shape), scores, mask)
-    at = None
-    if mask is not None:
-        at = (mask if isinstance(mask, Tensor) else device.tensor(mask)).broadcast_to(full)
-    (out,) = run(device, PLANS, plan, (bool(causal),), (to_device(device, scores), at))
-    return finish(device, out, scores, mask)
+
+    def check(scores, mask) -> tuple:
+        check_scores(name, scores)
+        return scores, None if mask is None else check_mask(name, mask, full_shape(scores.shape))
+
+    return call(device, plan, (bool(causal),), (scores, mask), check)[0]
 
 
 def plan(given: tuple[bool], layouts, facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of ``attention_mask``; the mask has the scores' four axes."""
+    """The dispatches of ``attention_mask``."""
     planner = Planner(facts, layouts)
     scores, mask = planner.inputs
     out = planner.empty(scores.shape)
+    if not out.size:
+        return planner.plan(out)
+    scores, _ = with_rows(planner, registry, scores, layouts[0].offset)
+    mask = None if mask is None else mask.broadcast_to(full_shape(scores.shape))
     choice = registry.resolve(Request("attention-mask", "float32"))
     constants = {"MASK": mask_kind(mask), "CAUSAL": int(given[0])}
     views = (four_axes(out), four_axes(scores), mask)

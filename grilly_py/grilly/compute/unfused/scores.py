@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 from ...registry import Registry
+from ..arrays.map import with_rows
 from ..attention.checks import check_scale
-from ..device.arguments import check_float, finish, four_axes, to_device
-from ..device.caches import Kept
+from ..device.arguments import check_float, four_axes
+from ..device.arrays import Float32Array, FloatArray
+from ..device.call import call
 from ..device.device import Device, DeviceFacts
 from ..device.plan import Plan, Planner
-from ..device.record import Ready, run
-from ..device.sixteen_bits import widens
-from ..products.matmul import product
+from ..matmul.call import Matmul
+from ..matmul.matmul import emit_matmul
 from .checks import check_pair
 
-#: Plans of scores.
-PLANS: Kept[tuple, Ready] = Kept("plans of attention_scores", 256)
 
-
-@widens("q", "k", narrow=False)
-def attention_scores(device: Device, q, k, *, scale=None):
+def attention_scores(device: Device, q: FloatArray, k: FloatArray, *, scale: float | None = None) -> Float32Array:
     """``grilly.functional.attention_scores`` on a device; documented there."""
     name = "attention_scores"
-    device.check_open()
-    check_float(name, q=q, k=k)
-    check_pair(name, ("q", "k"), q, k)
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"{name}: k has head dimension {k.shape[-1]} and q has {q.shape[-1]}; they must be equal")
-    scale = check_scale(name, scale, max(q.shape[-1], 1))
-    shape = (*q.shape[:-1], k.shape[-2])
-    if 0 in shape:
-        return finish(device, device.empty(shape), q, k)
-    tensors = [to_device(device, array) for array in (q, k)]
-    return finish(device, run(device, PLANS, plan, (scale,), tensors)[0], q, k)
+    if scale is not None:
+        scale = check_scale(name, scale, 1)
+
+    def check(q, k) -> None:
+        check_float(name, q=q, k=k)
+        check_pair(name, ("q", "k"), q, k)
+        if q.shape[-1] != k.shape[-1]:
+            raise ValueError(f"{name}: k has head dimension {k.shape[-1]} and q has {q.shape[-1]}; they must be equal")
+
+    return call(device, plan, (scale,), (q, k), check, floats=2, narrow=0)[0]
 
 
-def plan(given: tuple[float], layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+def plan(given: tuple[float | None], layouts, facts: DeviceFacts, registry: Registry) -> Plan:
     """The dispatches of ``attention_scores``."""
     planner = Planner(facts, layouts)
     q, k = planner.inputs
+    q, q_offset = with_rows(planner, registry, q, layouts[0].offset)
+    k, k_offset = with_rows(planner, registry, k, layouts[1].offset)
     scores = planner.empty((*q.shape[:-1], k.shape[-2]))
-    product(
-        planner, registry, "attention-scores", *(four_axes(t) for t in (q, k, scores)), columns_are_rows=True,
-        scale=given[0], offsets=(layouts[0].offset, layouts[1].offset),
-    )  # fmt: skip
+    if scores.size:
+        scale = check_scale("attention_scores", given[0], max(q.shape[-1], 1))
+        operands, offsets = (four_axes(t) for t in (q, k, scores)), (q_offset, k_offset)
+        emit_matmul(planner, registry, Matmul("attention-scores", *operands, scale=scale, offsets=offsets))
     return planner.plan(scores)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from ..device.arrays import Array, FloatArray
 from ..device.device import Device
-from ..device.sixteen_bits import widens
 from ..norms.softmax import along
 
 
-@widens("x")
-def softmax(device: Device, x):
-    """``Compute.attention.softmax`` on a device; documented there."""
+def softmax(device: Device, x: FloatArray) -> Array:
+    """Softmax along the last axis, as a step of attention: of scores, for which a mask's numbers count.
+
+    Numbers below -3.0e38 are minus infinity, and a row of nothing but minus infinity becomes zeros, where
+    ``grilly.functional.softmax`` has NaN. x is of any shape with at least one axis; the result is of its shape and
+    dtype. Raises TypeError for dtypes other than float32, float16 and bfloat16, and ValueError for no axes.
+    """
     return along(device, "softmax", "ATTENTION_SOFTMAX", x, None, -1, "x")

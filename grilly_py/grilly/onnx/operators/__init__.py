@@ -14,9 +14,9 @@ from . import (
     fused_quantized,
     indexing,
     losses,
+    matmul,
     normalization,
     pooling,
-    products,
     quantization,
     recurrence,
     recurrent,
@@ -33,7 +33,7 @@ from . import (
 
 __all__ = [
     "OPERATORS", "activations", "attention", "control", "detection", "drawing", "einsum", "elementwise", "fused",
-    "fused_attention", "fused_quantized", "indexing", "losses", "normalization", "pooling", "products", "quantization",
+    "fused_attention", "fused_quantized", "indexing", "losses", "normalization", "pooling", "matmul", "quantization",
     "recurrence", "recurrent", "reductions", "resizing", "sampling", "scattering", "sequences", "shapes", "spectra",
     "transposed", "windows",
 ]  # fmt: skip

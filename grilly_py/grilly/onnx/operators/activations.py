@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
-from ..table import Call, is_floating, operator, wide, within
+from ...compute.arrays.activations import apply
+from ...compute.backend import device_of
+from ...compute.expressions.records import OPERATIONS, Operation
+from ..table import OPERATORS, Call, is_floating, operator, wide, within
 
 
-def _rounded_once(*names: str) -> Callable[[Any], Any]:
-    """Enter a function that computes in float32, with its result in the first input's dtype."""
+def _of_record(record: Operation) -> Callable[[Call, Tensor], Tensor]:
+    """An activation in one dispatch, with the numbers that the node has."""
+    defaults = [*record.numbers.values()]
 
-    def enter(function: Any) -> Any:
-        operator(*names)(lambda call, x, *rest: function(call, wide(x), *map(wide, rest)).astype(x.dtype, copy=False))
-        return function
+    def function(call: Call, x: Tensor) -> Tensor:
+        numbers = [float(call.get(name, value)) for name, value in record.attributes.items()]
+        told = [*numbers, *defaults[len(numbers) :]]
+        return apply(device_of(record.name, x), record.name, record.name, told, x=x)  # type: ignore[no-any-return]
 
-    return enter
+    return function
+
+
+def _enter_all() -> None:
+    """The activations of the records that are no functions of the array API."""
+    for record in OPERATIONS.values():
+        if record.onnx and not hasattr(xp, record.name):
+            operator(record.onnx)(_of_record(record))
+
+
+_enter_all()
 
 
 @operator("Relu")
@@ -27,105 +41,24 @@ def relu(call: Call, x: Tensor) -> Tensor:
     return F.relu(x) if is_floating(x) else xp.maximum(x, 0)
 
 
-@operator("Sigmoid")
-def sigmoid(call: Call, x: Tensor) -> Tensor:
-    """``1 / (1 + exp(-x))``."""
-    return F.sigmoid(x)
-
-
-@operator("Tanh")
-def tanh(call: Call, x: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
-    return F.tanh(x)
-
-
 @operator("Gelu")
 def gelu(call: Call, x: Tensor) -> Tensor:
     """The Gaussian error linear unit."""
     return F.gelu(x, approximate=call.get("approximate", "none"))
 
 
-@_rounded_once("Swish")
-def swish(call: Call, x: Tensor) -> Tensor:
-    """``x sigmoid(alpha x)``."""
-    alpha = call.get("alpha", 1.0)
-    return F.silu(x) if alpha == 1 else xp.multiply(x, F.sigmoid(xp.multiply(x, alpha)))
-
-
-@_rounded_once("SwiGLU")
+@operator("SwiGLU")
 def swiglu(call: Call, gate: Tensor, up: Tensor) -> Tensor:
     """``gate sigmoid(alpha gate) up``."""
-    return F.swiglu(gate, up) if call.get("alpha", 1.0) == 1 else xp.multiply(swish(call, gate), up)
-
-
-@_rounded_once("HardSigmoid")
-def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    """``alpha x + beta`` between 0 and 1."""
-    line = xp.add(xp.multiply(x, call.get("alpha", 0.2)), call.get("beta", 0.5))
-    return xp.minimum(xp.maximum(line, 0.0), 1.0)
-
-
-@_rounded_once("HardSwish")
-def hard_swish(call: Call, x: Tensor) -> Tensor:
-    """``x`` times the hard sigmoid of slope 1/6."""
-    return xp.multiply(x, xp.minimum(xp.maximum(xp.add(xp.divide(x, 6.0), 0.5), 0.0), 1.0))
-
-
-@_rounded_once("LeakyRelu")
-def leaky_relu(call: Call, x: Tensor) -> Tensor:
-    """``alpha x`` below 0."""
-    return xp.where(xp.less(x, 0.0), xp.multiply(x, call.get("alpha", 0.01)), x)
+    if call.get("alpha", 1.0) == 1:
+        return F.swiglu(gate, up)
+    return xp.multiply(OPERATORS["Swish"].function(call, wide(gate)), wide(up)).astype(gate.dtype, copy=False)
 
 
 @operator("PRelu")
 def parametric_relu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
     """``slope x`` below 0."""
     return xp.where(xp.less(x, 0), xp.multiply(x, slope), x)
-
-
-@_rounded_once("ThresholdedRelu")
-def thresholded_relu(call: Call, x: Tensor) -> Tensor:
-    """``x`` above ``alpha``, else 0."""
-    return xp.where(xp.greater(x, call.get("alpha", 1.0)), x, 0.0)
-
-
-@_rounded_once("Elu")
-def elu(call: Call, x: Tensor) -> Tensor:
-    """``alpha (exp(x) - 1)`` below 0."""
-    return xp.where(xp.less(x, 0.0), xp.multiply(xp.expm1(x), call.get("alpha", 1.0)), x)
-
-
-@_rounded_once("Celu")
-def celu(call: Call, x: Tensor) -> Tensor:
-    """``alpha (exp(x / alpha) - 1)`` below 0."""
-    alpha = call.get("alpha", 1.0)
-    return xp.where(xp.less(x, 0.0), xp.multiply(xp.expm1(xp.divide(x, alpha)), alpha), x)
-
-
-@_rounded_once("Selu")
-def selu(call: Call, x: Tensor) -> Tensor:
-    """``gamma`` times the exponential linear unit."""
-    alpha = call.get("alpha", 1.6732632423543772)
-    bent = xp.where(xp.less(x, 0.0), xp.multiply(xp.expm1(x), alpha), x)
-    return xp.multiply(bent, call.get("gamma", 1.0507009873554805))
-
-
-@_rounded_once("Softplus")
-def softplus(call: Call, x: Tensor) -> Tensor:
-    """``log(1 + exp(x))``."""
-    return xp.logaddexp(x, xp.zeros_like(x))
-
-
-@_rounded_once("Softsign")
-def softsign(call: Call, x: Tensor) -> Tensor:
-    """``x / (1 + |x|)``."""
-    return xp.divide(x, xp.add(xp.abs(x), 1.0))
-
-
-@_rounded_once("Mish")
-def mish(call: Call, x: Tensor) -> Tensor:
-    """``x tanh(log(1 + exp(x)))``."""
-    return xp.multiply(x, F.tanh(softplus(call, x)))
 
 
 def _by_rows(call: Call, x: Tensor, function: Callable[..., Tensor]) -> Tensor:
@@ -166,10 +99,11 @@ def hardmax(call: Call, x: Tensor) -> Tensor:
     return _by_rows(call, x, of_rows)
 
 
+_shrink = _of_record(OPERATIONS["onnx_shrink"])
+
+
 @operator("Shrink")
 def shrink(call: Call, x: Tensor) -> Tensor:
-    """``x`` moved towards 0 by ``bias`` where it is farther away than ``lambd``, else 0."""
-    bound, bias = call.get("lambd", 0.5), call.get("bias", 0.0)
-    y = wide(x) if is_floating(x) else x.astype("float32", copy=False)
-    up, down = xp.where(xp.less(y, -bound), xp.add(y, bias), 0.0), xp.subtract(y, bias)
-    return xp.where(xp.greater(y, bound), down, up).astype(x.dtype, copy=False)
+    """``x`` moved towards 0 by ``bias`` where it is farther away than ``lambd``, else 0; of integers as of float32."""
+    y = x if is_floating(x) else x.astype("float32", copy=False)
+    return _shrink(call, y).astype(x.dtype, copy=False)

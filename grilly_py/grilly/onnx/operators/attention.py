@@ -134,10 +134,8 @@ def flexible_attention(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @operator("RotaryEmbedding")
-def rotary_embedding(
-    call: Call, x: Tensor, cosines: Tensor, sines: Tensor, positions: Tensor | None = None
-) -> Tensor:
-    """Pairs of elements turned by angles whose cosines and sines are given, at positions or in order."""
+def rotary_embedding(call: Call, x: Tensor, cosines: Tensor, sines: Tensor, positions: Tensor | None = None) -> Tensor:
+    """Pairs of elements rotated by angles whose cosines and sines are given, at positions or in order."""
     heads = x if x.ndim == 4 else heads_apart(call, x, "num_heads")
     width = int(call.get("rotary_embedding_dim", 0)) or heads.shape[3]
     if positions is not None:
@@ -145,15 +143,15 @@ def rotary_embedding(
     if cosines.shape[-1] != width // 2 or sines.shape[-1] != width // 2:
         raise call.refuse(f"caches of shape {cosines.shape} for {width} elements, which need {width // 2}")
     cosines, sines = wide(cosines)[:, None], wide(sines)[:, None]
-    turned, rest = wide(heads)[..., :width], heads[..., width:]
+    rotated, rest = wide(heads)[..., :width], heads[..., width:]
     if call.get("interleaved", 0):
-        first, second = turned[..., 0::2], turned[..., 1::2]
+        first, second = rotated[..., 0::2], rotated[..., 1::2]
     else:
-        first, second = turned[..., : width // 2], turned[..., width // 2 :]
+        first, second = rotated[..., : width // 2], rotated[..., width // 2 :]
     one = xp.subtract(xp.multiply(cosines, first), xp.multiply(sines, second))
     other = xp.add(xp.multiply(sines, first), xp.multiply(cosines, second))
     if call.get("interleaved", 0):
-        found = xp.stack([one, other], axis=-1).reshape(turned.shape)
+        found = xp.stack([one, other], axis=-1).reshape(rotated.shape)
     else:
         found = xp.concat([one, other], axis=-1)
     found = found.astype(x.dtype, copy=False)

@@ -39,7 +39,7 @@ def drawn(call: Call) -> Tensor:
 
 @operator("RandomNormalLike", "RandomUniformLike", folds=False)
 def drawn_like(call: Call, x: Value) -> Tensor:
-    """... of another's shape, and of its dtype unless one is named."""
+    """An array of random numbers in the shape of ``x``, and in its dtype unless the node names one."""
     return _numbers(call, x.shape, dtype_of(call, call.get("dtype")) if call.get("dtype") else x.dtype)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import numpy as np
@@ -10,28 +11,18 @@ import onnx
 
 from ... import array_api as xp
 from ...compute import Tensor
+from ...compute.expressions.records import OPERATIONS
 from ...errors import CaptureError
 from ..table import Call, integral, is_floating, operator, wide
 
-_UNARY = {
-    "Abs": xp.abs, "Neg": xp.negative, "Sign": xp.sign, "Floor": xp.floor, "Ceil": xp.ceil, "Round": xp.round,
-    "Sqrt": xp.sqrt, "Reciprocal": xp.reciprocal, "Exp": xp.exp, "Log": xp.log, "Erf": xp.erf, "Sin": xp.sin,
-    "Cos": xp.cos, "Tan": xp.tan, "Asin": xp.asin, "Acos": xp.acos, "Atan": xp.atan, "Sinh": xp.sinh, "Cosh": xp.cosh,
-    "Asinh": xp.asinh, "Acosh": xp.acosh, "Atanh": xp.atanh, "Not": xp.logical_not, "BitwiseNot": xp.bitwise_invert,
-    "IsNaN": xp.isnan,
-}  # fmt: skip
-_BINARY = {
-    "Add": xp.add, "Sub": xp.subtract, "Mul": xp.multiply, "Equal": xp.equal, "Less": xp.less, "Greater": xp.greater,
-    "LessOrEqual": xp.less_equal, "GreaterOrEqual": xp.greater_equal, "And": xp.logical_and, "Or": xp.logical_or,
-    "Xor": xp.logical_xor, "BitwiseAnd": xp.bitwise_and, "BitwiseOr": xp.bitwise_or, "BitwiseXor": xp.bitwise_xor,
-}  # fmt: skip
-
 
 def _enter_all() -> None:
-    for name, function in _UNARY.items():
-        operator(name)(lambda call, x, function=function: function(x))
-    for name, function in _BINARY.items():
-        operator(name, numbers=True)(lambda call, x, y, function=function: function(x, y))
+    """The operators that are functions of the array API, by the names that their records have."""
+    for record in OPERATIONS.values():
+        function = getattr(xp, record.name, None)
+        if record.onnx and function is not None:
+            takes_two = len(inspect.signature(function).parameters) == 2
+            operator(record.onnx, numbers=takes_two)(lambda call, *operands, function=function: function(*operands))
 
 
 _enter_all()

@@ -34,13 +34,13 @@ def gelu(call: Call, x: Tensor) -> Tensor:
 
 @fused("BiasGelu")
 def bias_gelu(call: Call, x: Tensor, bias: Tensor) -> Tensor:
-    """... of ``x + bias``."""
+    """The Gaussian error linear unit of ``x + bias``."""
     return F.gelu(xp.add(x, bias))
 
 
 @fused("FastGelu")
 def fast_gelu(call: Call, x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """... of ``x + bias``, by a hyperbolic tangent."""
+    """The Gaussian error linear unit of ``x + bias``, approximated by a hyperbolic tangent."""
     return F.gelu(biased(x, bias), approximate="tanh")
 
 
@@ -65,8 +65,8 @@ def matmul_bits(
     call: Call, x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None = None, order: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The product with a matrix of 2, 4 or 8 bits, turned. Its rows lie in blocks that each have a scale and a zero;
-    ``order`` says of each column to which block it belongs, where that is not the one that it lies in.
+    """The product with a matrix of 2, 4 or 8 bits, transposed. Its rows lie in blocks that each have a scale and a
+    zero; ``order`` says of each column to which block it belongs, where that is not the one that it lies in.
 
     The matrix is unpacked at each run: memory holds it packed, and one unpacked at a time.
     """
@@ -95,14 +95,14 @@ def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
     """``alpha A B``, with axes moved where attributes say so: the first one behind all but the last one, and then the
     last two swapped.
     """
-    a, b = (_turned(call, x, side) for x, side in ((a, "A"), (b, "B")))
+    a, b = (_transposed(call, x, side) for x, side in ((a, "A"), (b, "B")))
     alpha = call.get("alpha", 1.0)
     if alpha == 1:
         return xp.matmul(a, b)
     return xp.multiply(xp.matmul(wide(a), wide(b)), alpha).astype(a.dtype, copy=False)
 
 
-def _turned(call: Call, x: Tensor, side: str) -> Tensor:
+def _transposed(call: Call, x: Tensor, side: str) -> Tensor:
     if call.get(f"transBatch{side}", 0) and x.ndim > 2:
         x = xp.permute_dims(x, (*range(1, x.ndim - 1), 0, x.ndim - 1))
     return x.mT if call.get(f"trans{side}", 0) and x.ndim > 1 else x

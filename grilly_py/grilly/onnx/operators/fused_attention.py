@@ -123,13 +123,15 @@ def _placed(past: Tensor | None, new: Tensor, before: np.ndarray, length: int) -
 def group_query_attention(
     call: Call, q: Tensor, k: Tensor | None, v: Tensor | None, past_k: Tensor | None, past_v: Tensor | None,
     last: np.ndarray, total: np.ndarray, cosines: Tensor | None = None, sines: Tensor | None = None,
-    positions: Tensor | None = None, added: Tensor | None = None, sinks: Tensor | None = None, *more: Tensor | None,
+    positions: Tensor | None = None, *more: Tensor | None,
 ) -> Any:  # fmt: skip
     """Causal attention of grouped heads over a cache, to which new keys are added; rotary embeddings on the way.
 
     ``last`` is the place of each text's last key. Where there is nothing before, texts are padded on the right.
+    ``more``: a bias of the scores, sinks, and scales of quantized caches, which are refused.
     """
-    _refuse_all(call, {"output_qk": call.wants(3), "quantization": any(each is not None for each in more)})
+    added, sinks, *scales = *more, *(None,) * (2 - len(more))
+    _refuse_all(call, {"output_qk": call.wants(3), "quantization": any(each is not None for each in scales)})
     heads, kv_heads = int(call.attributes["num_heads"]), int(call.attributes["kv_num_heads"])
     if k is None or v is None:
         width = q.shape[2] // (heads + 2 * kv_heads)
@@ -170,7 +172,7 @@ def group_query_attention(
 
 @fused("RotaryEmbedding")
 def fused_rotary_embedding(call: Call, x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Pairs of elements turned; ``positions`` are those of the tokens, or that of the first."""
+    """Pairs of elements rotated; ``positions`` are those of the tokens, or that of the first."""
     _refuse_all(call, {"is_packed_batching": call.get("is_packed_batching", 0), "scale": call.get("scale", 1.0) != 1})
     rows = x.shape[-2]
     if positions.ndim == 1:

@@ -12,8 +12,8 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator
-from . import activations, pooling, products, quantization
+from ..table import OPERATORS, Call, operator
+from . import activations, matmul, pooling, quantization
 from .fused import DOMAIN, biased, embed_layer_normalization, fused
 from .fused_attention import attention_of
 
@@ -58,7 +58,7 @@ def _softmax(call: Call, x: Tensor) -> Tensor:
 
 
 _UNARY: dict[str, Function] = {
-    "Sigmoid": activations.sigmoid, "LeakyRelu": activations.leaky_relu, "Softmax": _softmax,
+    "Sigmoid": OPERATORS["Sigmoid"].function, "LeakyRelu": OPERATORS["LeakyRelu"].function, "Softmax": _softmax,
     "AveragePool": lambda call, x: _channels_second(call, x, pooling.mean_of_windows),
     "GlobalAveragePool": lambda call, x: _channels_second(call, x, pooling.mean_of_images),
 }  # fmt: skip
@@ -154,7 +154,7 @@ def product(
 def product_of_numbers(
     call: Call, a: Tensor, b: Tensor, scale_b: Tensor, zero_b: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """... of a matrix of numbers, quantized by its extremes, and one of integers."""
+    """The product of a matrix of floats, which is quantized by its minimum and maximum, and a matrix of integers."""
     integers, scale, zero = quantization.quantize_by_extremes(_plain(call), a)
     return product(call, integers, b, scale, scale_b, zero, zero_b, bias)
 
@@ -207,9 +207,9 @@ def _activated(call: Call, x: Tensor, given: dict[str, Any]) -> Tensor:
     if name == "Clip":
         return xp.minimum(xp.maximum(x, given["alpha"]), given["beta"])
     functions: dict[str, Function] = {
-        "": lambda call, x: x, "Relu": activations.relu, "Sigmoid": activations.sigmoid, "Tanh": activations.tanh,
-        "LeakyRelu": activations.leaky_relu, "HardSigmoid": activations.hard_sigmoid,
-    }  # fmt: skip
+        "": lambda call, x: x,
+        **{key: OPERATORS[key].function for key in ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")},
+    }
     if name not in functions:
         raise call.refuse(f"activation is {name!r}; grilly has {', '.join(filter(None, functions))} and Clip")
     return functions[name](call, x)
@@ -220,7 +220,7 @@ def convolution_with_activation(
     call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, added: Tensor | None = None
 ) -> Tensor:
     """A convolution, the sum with another array, and an activation of it."""
-    found = biased(products.convolution(call, x, weight, bias), added)
+    found = biased(matmul.convolution(call, x, weight, bias), added)
     return _activated(call, found, dict(zip(("alpha", "beta"), call.get("activation_params", ()), strict=False)))
 
 
@@ -228,5 +228,5 @@ def convolution_with_activation(
 def gemm_with_activation(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """A product of matrices, and an activation of it."""
     given = {key: call.get(f"activation_{key}") for key in ("alpha", "beta")}
-    found = products.gemm(call, a, b, c)
+    found = matmul.gemm(call, a, b, c)
     return _activated(call, found, {key: value for key, value in given.items() if value is not None})

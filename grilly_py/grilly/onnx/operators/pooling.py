@@ -13,7 +13,7 @@ import numpy as np
 from ... import array_api as xp
 from ...compute import Tensor
 from ..table import Call, is_floating, operator, wide
-from .products import padding
+from .matmul import padding
 from .shapes import padded
 
 
@@ -31,12 +31,15 @@ class Windows(NamedTuple):
     def places(self) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
         """Each place of a window, and along each axis where it lies in the array, of all windows."""
         for place in itertools.product(*map(range, self.kernel)):
-            yield place, [
-                np.arange(count) * stride + at * dilation - before
-                for count, stride, at, dilation, before in zip(
-                    self.counts, self.strides, place, self.dilations, self.before, strict=True
-                )
-            ]
+            yield (
+                place,
+                [
+                    np.arange(count) * stride + at * dilation - before
+                    for count, stride, at, dilation, before in zip(
+                        self.counts, self.strides, place, self.dilations, self.before, strict=True
+                    )
+                ],
+            )
 
     def of(self, x: Tensor, place: tuple[int, ...]) -> Tensor:
         """One element of each window of an array that ``around`` made."""

@@ -11,11 +11,11 @@ import numpy as np
 from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
-from ...compute.arrays.products import EXACT, added_as_integers, even, from_zero, largest, whole_product
+from ...compute.arrays.matmul import EXACT, added_as_integers, even, from_zero, largest, whole_product
 from ...errors import UnsupportedError
 from ..table import Call, operator, wide, within
 from .elementwise import dtype_of
-from .products import padding
+from .matmul import padding
 from .shapes import padded
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
-from ..table import Call, operator, wide
-from . import activations as act
+from ..table import OPERATORS, Call, operator, wide
+from . import activations as _activations  # noqa: F401 whose operators these networks use
 from .fused import fused
 from .fused_quantized import product_of_numbers
 
@@ -45,9 +45,11 @@ def _scaled_tanh(call: Call, x: Tensor) -> Tensor:
 
 #: Activations by name, with how many of alpha and beta each takes.
 _ACTIVATIONS: dict[str, tuple[Callable[[Call, Tensor], Tensor], int]] = {
-    "relu": (act.relu, 0), "tanh": (act.tanh, 0), "sigmoid": (act.sigmoid, 0), "softsign": (act.softsign, 0),
-    "softplus": (act.softplus, 0), "leakyrelu": (act.leaky_relu, 1), "thresholdedrelu": (act.thresholded_relu, 1),
-    "elu": (act.elu, 1), "hardsigmoid": (act.hard_sigmoid, 2), "affine": (_affine, 2), "scaledtanh": (_scaled_tanh, 2),
+    **{name.lower(): (OPERATORS[name].function, takes) for name, takes in {
+        "Relu": 0, "Tanh": 0, "Sigmoid": 0, "Softsign": 0, "Softplus": 0, "LeakyRelu": 1, "ThresholdedRelu": 1,
+        "Elu": 1, "HardSigmoid": 2,
+    }.items()},
+    "affine": (_affine, 2), "scaledtanh": (_scaled_tanh, 2),
 }  # fmt: skip
 
 

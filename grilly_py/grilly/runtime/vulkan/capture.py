@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...errors import CaptureError
 from ..interface import Capture
-from .memory import ALIGNMENT, Block, Piece, VulkanBuffer
+from .memory import ALIGNMENT, Block, Suballocation, VulkanBuffer
 from .pipelines import VulkanProgram
 from .stream import Begun, misfit
 
@@ -25,8 +25,9 @@ NOT_REPLAYED = (
 )
 
 
-class GraphPiece:
-    """The memory of a buffer that was allocated in a capture; like memory.Piece from the graph's first replay on."""
+class GraphSuballocation:
+    """The memory of a buffer that was allocated in a capture; like memory.Suballocation from the graph's first replay
+    on."""
 
     __slots__ = ("size", "start", "holder", "arena", "begun")
     replayed = True
@@ -38,7 +39,7 @@ class GraphPiece:
 
     def place(self, arena: VulkanBuffer, start: int, begun: Begun) -> None:
         """Say where it lies, of a graph that tells ``begun``."""
-        self.start = arena.piece.start + start
+        self.start = arena.suballocation.start + start
         self.begun = begun
         self.arena = arena
 
@@ -48,28 +49,28 @@ class GraphPiece:
         return self.holder is not None and self.holder() is not None
 
     @property
-    def whole(self) -> Piece:
+    def whole(self) -> Suballocation:
         """What it lies in, for other graphs that are captured, before the first replay too."""
         if self.arena is None:
             raise CaptureError(UNPLACED)
-        return self.arena.piece
+        return self.arena.suballocation
 
     @property
-    def _whole(self) -> Piece:
+    def _whole(self) -> Suballocation:
         if self.arena is None:
             raise CaptureError(UNPLACED)
         if not self.begun.yet:
             raise CaptureError(NOT_REPLAYED)
-        return self.arena.piece
+        return self.arena.suballocation
 
     @property
     def block(self) -> Block:
-        """As Piece.block."""
+        """As Suballocation.block."""
         return self._whole.block
 
     @property
     def serial(self) -> int:
-        """As Piece.serial, of the whole arena, which goes back to its pool as one."""
+        """As Suballocation.serial, of the whole arena, which goes back to its pool as one."""
         return self._whole.serial
 
     @serial.setter
@@ -78,12 +79,12 @@ class GraphPiece:
 
     @property
     def last(self) -> int:
-        """As Piece.last."""
+        """As Suballocation.last."""
         return self._whole.last
 
     @property
     def shared(self) -> bool:
-        """As Piece.shared, of the whole arena."""
+        """As Suballocation.shared, of the whole arena."""
         return self._whole.shared
 
     @shared.setter
@@ -91,7 +92,7 @@ class GraphPiece:
         self._whole.shared = shared
 
 
-def targets(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
+def targets(command: tuple) -> Iterator[GraphSuballocation | VulkanBuffer]:
     """The buffers that a command writes to."""
     if command[0] is None:
         yield command[3]
@@ -105,39 +106,42 @@ class VulkanCapture(Capture):
     """A capture of one thread.
 
     A command is a dispatch, (program, bindings, push constants, workgroups, seconds), or a copy, (None, source, start,
-    target, start, bytes). It holds a GraphPiece for a buffer of the capture's own, so that it can be seen whether
-    anyone else refers to the buffer, and any other buffer itself.
+    target, start, bytes). It holds a GraphSuballocation for a buffer of the capture's own, so that it can be seen
+    whether anyone else refers to the buffer, and any other buffer itself.
     """
 
-    __slots__ = ("aside", "pieces", "filled", "restored", "_unused")
+    __slots__ = ("aside", "suballocations", "filled", "restored", "_unused")
 
     def __init__(self) -> None:
         super().__init__()
         self.aside = 0  # how many times the thread has stepped aside
-        self.pieces: list[GraphPiece] = []
+        self.suballocations: list[GraphSuballocation] = []
         self.filled: set[VulkanBuffer] = set()  # by the host
         self.restored: set[VulkanBuffer] = set()  # of these, what others may write to
         self._unused: set[VulkanBuffer] = set()  # of these, what no command uses yet
 
     def allocate(self, nbytes: int) -> VulkanBuffer:
         """A buffer without a place."""
-        piece = GraphPiece(-(-nbytes // ALIGNMENT) * ALIGNMENT)
-        self.pieces.append(piece)
+        suballocation = GraphSuballocation(-(-nbytes // ALIGNMENT) * ALIGNMENT)
+        self.suballocations.append(suballocation)
         buffer = VulkanBuffer(nbytes)
         buffer.end = None
-        buffer.piece = piece
-        piece.holder = weakref.ref(buffer)
+        buffer.suballocation = suballocation
+        suballocation.holder = weakref.ref(buffer)
         return buffer
 
+    def room(self, nbytes: int) -> GraphSuballocation:
+        return self.allocate(nbytes).suballocation
+
     def owns(self, buffer: VulkanBuffer) -> bool:
-        return buffer in self.filled or buffer.piece in self.pieces
+        return buffer in self.filled or buffer.suballocation in self.suballocations
 
     def private(self, memory: object) -> bool:
-        return memory.__class__ is GraphPiece and not memory.held
+        return memory.__class__ is GraphSuballocation and not memory.held
 
     def written(self, buffers: Sequence[VulkanBuffer]) -> list[bool]:
         found = {held for command in self.commands for held in targets(command)}
-        return [buffer in found or buffer.piece in found for buffer in buffers]
+        return [buffer in found or buffer.suballocation in found for buffer in buffers]
 
     def restore(self, buffers: Iterable[VulkanBuffer]) -> None:
         self.restored.update(self.filled.intersection(buffers))
@@ -151,9 +155,9 @@ class VulkanCapture(Capture):
         """Whether the host may write to the buffer now: the device has it, and no command comes before."""
         return buffer in self._unused
 
-    def _held(self, buffer: VulkanBuffer) -> GraphPiece | VulkanBuffer:
-        if buffer.piece.__class__ is GraphPiece:
-            return buffer.piece
+    def _held(self, buffer: VulkanBuffer) -> GraphSuballocation | VulkanBuffer:
+        if buffer.suballocation.__class__ is GraphSuballocation:
+            return buffer.suballocation
         self._unused.discard(buffer)
         return buffer
 
@@ -169,4 +173,4 @@ class VulkanCapture(Capture):
         self.commands.append((None, self._held(source), 0, self._held(target), offset, nbytes))
 
 
-__all__ = ["GraphPiece", "VulkanCapture", "targets"]
+__all__ = ["GraphSuballocation", "VulkanCapture", "targets"]

@@ -49,7 +49,7 @@ class Copier(Threads):
             np.copyto(target.reshape(source.shape), source)
             return
         place = 0
-        for piece in pieces(source, chunk):
+        for piece in chunks(source, chunk):
             self._copies.append(Copy(target[place : place + piece.size].reshape(piece.shape), piece))
             self.begin(self._copies[-1])
             place += piece.size
@@ -79,7 +79,7 @@ class Copier(Threads):
             self._copies.pop()
 
 
-def pieces(array: np.ndarray, most: int) -> Iterator[np.ndarray]:
+def chunks(array: np.ndarray, most: int) -> Iterator[np.ndarray]:
     """Views of at most ``most`` bytes (or one element) that make up the array, in C order."""
     if array.nbytes <= most or array.size == 1:
         yield array
@@ -89,11 +89,11 @@ def pieces(array: np.ndarray, most: int) -> Iterator[np.ndarray]:
     row = array.nbytes // len(array)
     if row > most:
         for part in array:
-            yield from pieces(part, most)
+            yield from chunks(part, most)
         return
     step = most // row
     for first in range(0, len(array), step):
         yield array[first : first + step]
 
 
-__all__ = ["LARGEST_CHUNK", "SMALLEST_CHUNK", "Copier", "Copy", "pieces"]
+__all__ = ["LARGEST_CHUNK", "SMALLEST_CHUNK", "Copier", "Copy", "chunks"]

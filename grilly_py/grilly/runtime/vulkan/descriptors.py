@@ -7,7 +7,7 @@ go at once, which the stream does while the device is idle.
 from __future__ import annotations
 
 from .api import NULL, OUT_OF_POOL_MEMORY, ffi, lib
-from .device import Device
+from .device import VulkanDevice
 from .memory import Block
 from .objects import Handle
 
@@ -30,7 +30,7 @@ class SetLayout:
 class Descriptors:
     """The descriptor sets of one device."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: VulkanDevice):
         self._device = device
         self._pools: list[Handle] = []
         self._left = 0  # sets that the last pool has room for

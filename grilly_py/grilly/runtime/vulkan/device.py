@@ -36,7 +36,61 @@ class Instance:
             lib.vkDestroyInstance(handle, NULL)
 
 
-class Device:
+#: Features, and what enables each: structs of flags that are set, and extensions.
+_ENABLED: dict[str, tuple[tuple[tuple, ...], tuple[str, ...]]] = {
+    "maintenance4": (
+        (("VkPhysicalDeviceMaintenance4Features", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES,
+          "maintenance4"),),
+        (),
+    ),
+    "float16-storage": (
+        (("VkPhysicalDevice16BitStorageFeatures", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES,
+          "storageBuffer16BitAccess"),),
+        (),
+    ),
+    "float16-arithmetic": (
+        (("VkPhysicalDeviceShaderFloat16Int8Features",
+          lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES, "shaderFloat16"),),
+        ("VK_KHR_shader_float16_int8",),
+    ),
+    "int8-storage": (
+        (("VkPhysicalDevice8BitStorageFeatures", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES,
+          "storageBuffer8BitAccess"),),
+        ("VK_KHR_8bit_storage",),
+    ),
+    "subgroup-size-control": (
+        (("VkPhysicalDeviceSubgroupSizeControlFeatures",
+          lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+          "subgroupSizeControl", "computeFullSubgroups"),),
+        ("VK_EXT_subgroup_size_control",),
+    ),
+    # Cooperative-matrix shaders declare the Vulkan memory model. Where it is on, device scope needs asking for, in
+    # shaders without it as well.
+    "cooperative-matrix": (
+        (("VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
+          lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR, "cooperativeMatrix"),
+         ("VkPhysicalDeviceVulkanMemoryModelFeatures",
+          lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES,
+          "vulkanMemoryModel", "vulkanMemoryModelDeviceScope")),
+        ("VK_KHR_vulkan_memory_model", "VK_KHR_cooperative_matrix"),
+    ),
+    "matrix-bfloat16": (  # the type, its matrices
+        ((*BFLOAT16_FEATURES, "storageBuffer8BitAccess", "storagePushConstant8"),),
+        ("VK_KHR_shader_bfloat16",),
+    ),
+    "workgroup-matrix-float16": (
+        ((*WORKGROUP_MATRIX_FEATURES, *WORKGROUP_MATRIX_FLAGS),),
+        ("VK_NV_cooperative_matrix2",),
+    ),
+    "timelines": (
+        (("VkPhysicalDeviceTimelineSemaphoreFeatures",
+          lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES, "timelineSemaphore"),),
+        (),
+    ),
+}  # fmt: skip
+
+
+class VulkanDevice:
     """A logical device, its queue and its memory types."""
 
     def __init__(self, info: DeviceInfo):
@@ -73,98 +127,8 @@ class Device:
             raise
 
     def _open(self) -> None:
-        have = self.info.features
-        keep = []  # every struct of the feature chain lives until vkCreateDevice returns
-
-        def feature(kind: str, stype: int, *fields: str):
-            struct = ffi.new(f"{kind}*")
-            struct.sType = stype
-            for name in fields:
-                setattr(struct, name, 1)
-            if keep:
-                keep[-1].pNext = struct
-            keep.append(struct)
-
-        features = ffi.new("VkPhysicalDeviceFeatures2*")
-        features.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
-        keep.append(features)
-        extensions = []
-        core = min(self.info.api_version, self.instance.version)
-
-        def extend(name: str):
-            if not offers(name, core, frozenset()):  # else it is part of the version, and drivers need not list it
-                extensions.append(name.encode())
-
-        if core >= (1, 3, 0):
-            # Which always has it. Shaders for it may have workgroups of a size that comes with the pipeline.
-            feature(
-                "VkPhysicalDeviceMaintenance4Features",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES,
-                "maintenance4",
-            )
-        if "float16-storage" in have:
-            feature(
-                "VkPhysicalDevice16BitStorageFeatures",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES,
-                "storageBuffer16BitAccess",
-            )
-        if "float16-arithmetic" in have:
-            feature(
-                "VkPhysicalDeviceShaderFloat16Int8Features",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES,
-                "shaderFloat16",
-            )
-            extend("VK_KHR_shader_float16_int8")
-        if "int8-storage" in have:
-            feature(
-                "VkPhysicalDevice8BitStorageFeatures",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES,
-                "storageBuffer8BitAccess",
-            )
-            extend("VK_KHR_8bit_storage")
-        if "subgroup-size-control" in have:
-            feature(
-                "VkPhysicalDeviceSubgroupSizeControlFeatures",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
-                "subgroupSizeControl",
-                "computeFullSubgroups",
-            )
-            extend("VK_EXT_subgroup_size_control")
-        if "cooperative-matrix" in have:
-            feature(
-                "VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
-                "cooperativeMatrix",
-            )
-            # Cooperative-matrix shaders declare the Vulkan memory model. Where it is on, device scope needs asking for,
-            # in shaders without it as well.
-            feature(
-                "VkPhysicalDeviceVulkanMemoryModelFeatures",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES,
-                "vulkanMemoryModel",
-                "vulkanMemoryModelDeviceScope",
-            )
-            extend("VK_KHR_vulkan_memory_model")
-            extensions.append(b"VK_KHR_cooperative_matrix")
-        if any(name.startswith("matrix-bfloat16") for name in have):
-            kind, stype = BFLOAT16_FEATURES
-            feature(kind, stype, "storageBuffer8BitAccess", "storagePushConstant8")  # the type, its matrices
-            extensions.append(b"VK_KHR_shader_bfloat16")
-        if "workgroup-matrix-float16" in have:
-            feature(*WORKGROUP_MATRIX_FEATURES, *WORKGROUP_MATRIX_FLAGS)
-            extensions.append(b"VK_NV_cooperative_matrix2")
-        if self.external.timelines:
-            feature(
-                "VkPhysicalDeviceTimelineSemaphoreFeatures",
-                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
-                "timelineSemaphore",
-            )
-        extensions += self.external.extensions
-        if "int64-arithmetic" in have:
-            features.features.shaderInt64 = 1
-        if self._has_extension(b"VK_KHR_portability_subset"):
-            extensions.append(b"VK_KHR_portability_subset")  # must be enabled where it exists
-
+        """Create the logical device, with every feature that ``info`` names, and its queue."""
+        structs, extensions = self._wanted()  # all structs live until vkCreateDevice returns
         priority = ffi.new("float[]", [1.0])
         queue_info = ffi.new("VkDeviceQueueCreateInfo*")
         queue_info.sType = lib.VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO
@@ -175,7 +139,7 @@ class Device:
         names = ffi.new("char*[]", strings)
         info = ffi.new("VkDeviceCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO
-        info.pNext = features
+        info.pNext = structs[0]
         info.queueCreateInfoCount = 1
         info.pQueueCreateInfos = queue_info
         info.enabledExtensionCount = len(strings)
@@ -188,6 +152,36 @@ class Device:
         queue = out("VkQueue")
         lib.vkGetDeviceQueue(self.handle, self.family, 0, queue)
         self.queue = queue[0]
+
+    def _wanted(self) -> tuple[list, list[bytes]]:
+        """The chain of feature structs, whose first is ``VkPhysicalDeviceFeatures2``, and extensions to enable."""
+        have, core = self.info.features, min(self.info.api_version, self.instance.version)
+        features = ffi.new("VkPhysicalDeviceFeatures2*")
+        features.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
+        features.features.shaderInt64 = int("int64-arithmetic" in have)
+        structs, extensions = [features], []
+        asked = {
+            # Vulkan 1.3 always has it. Shaders for it may have workgroups of a size that comes with the pipeline.
+            "maintenance4": core >= (1, 3, 0),
+            "matrix-bfloat16": any(name.startswith("matrix-bfloat16") for name in have),
+            "timelines": self.external.timelines,
+        }
+        for name, (enabled, named) in _ENABLED.items():
+            if not asked.get(name, name in have):
+                continue
+            for kind, stype, *fields in enabled:
+                struct = ffi.new(f"{kind}*")
+                struct.sType = stype
+                for field in fields:
+                    setattr(struct, field, 1)
+                structs[-1].pNext = struct
+                structs.append(struct)
+            # What is part of the version needs no extension, and drivers need not list it.
+            extensions += [each.encode() for each in named if not offers(each, core, frozenset())]
+        extensions += self.external.extensions
+        if self._has_extension(b"VK_KHR_portability_subset"):
+            extensions.append(b"VK_KHR_portability_subset")  # must be enabled where it exists
+        return structs, extensions
 
     def _has_extension(self, name: bytes) -> bool:
         count = out("uint32_t")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 from ...errors import OutOfDeviceMemoryError
 from ..interface import SUBMISSION_SECONDS, Recording
-from .capture import GraphPiece, VulkanCapture, targets
+from .capture import GraphSuballocation, VulkanCapture, targets
 from .descriptors import Descriptors
-from .device import Device
+from .device import VulkanDevice
 from .memory import Block, VulkanBuffer
 from .planned import levels, places
 from .stream import Begun, Recorded, Stream
@@ -37,10 +37,10 @@ class _End(weakref.ref):
     __slots__ = ("recorded",)
 
 
-class Graphs:
+class RecordedGraphs:
     """The graphs of one device. The caller holds the runtime's lock."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: VulkanDevice):
         self._device = device
         self._live: set[_End] = set()
         self.gone: deque[_End] = deque()
@@ -72,7 +72,7 @@ class Graphs:
         beginnings = _beginnings(capture, stream, allocate)
         commands = [*beginnings, *capture.commands]
         recorded = Recorded()
-        own = set(capture.pieces)
+        own = set(capture.suballocations)
         # What lies in another graph's memory is used there, and keeps all of that memory.
         recorded.buffers = tuple({
             held if _real(held) else held.arena
@@ -86,7 +86,7 @@ class Graphs:
         end.recorded = recorded
         self._live.add(end)
         for buffer in recorded.buffers:
-            buffer.piece.graphs += (recorded,)
+            buffer.suballocation.graphs += (recorded,)
         entries = tuple(map(_entry, commands))
         cuts = _cut(commands)
         recorded.entries = entries
@@ -97,7 +97,7 @@ class Graphs:
         recording.copies = len(commands) - recording.dispatches
         recording.submissions = len(cuts)
         made = capture.filled.union(command[1] for command in beginnings).intersection(recorded.buffers)
-        recording.nbytes = sum(buffer.piece.size for buffer in (*recorded.arenas, *made))
+        recording.nbytes = sum(buffer.suballocation.size for buffer in (*recorded.arenas, *made))
         return recording
 
 
@@ -105,7 +105,7 @@ def _real(held) -> bool:
     return held.__class__ is VulkanBuffer
 
 
-def _helds(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
+def _helds(command: tuple) -> Iterator[GraphSuballocation | VulkanBuffer]:
     """The buffers of a command."""
     if command[0] is None:
         yield command[1]
@@ -139,7 +139,7 @@ def _uses(command: tuple) -> list[tuple[object, int, int, bool]]:
     for held, start, nbytes, writes in ranges:
         what = held
         if _real(held):
-            what, start = held.piece.block, held.piece.start + start
+            what, start = held.suballocation.block, held.suballocation.start + start
         found.append((what, start, start + nbytes, writes))
     return found
 
@@ -148,32 +148,34 @@ def _placed(
     capture: VulkanCapture, commands: list[tuple], allocate: Callable, most: int, begun: Begun
 ) -> tuple[VulkanBuffer, ...]:
     """Give the capture's buffers their places; returns what they lie in."""
-    first: dict[GraphPiece, float] = {}
-    last: dict[GraphPiece, float] = {}
+    first: dict[GraphSuballocation, float] = {}
+    last: dict[GraphSuballocation, float] = {}
     for level, command in zip(levels(map(_uses, commands)), commands, strict=True):
         for held in _helds(command):
             if not _real(held):
                 first.setdefault(held, level)
                 last[held] = level
-    for piece in capture.pieces:
-        if piece.held:  # an argument, a result, or what a closure keeps: nothing else is to lie there
-            first[piece], last[piece] = -1, math.inf
-    pieces = [piece for piece in capture.pieces if piece in first]
-    found, sizes = places([(first[piece], last[piece], piece.size) for piece in pieces], most)
+    for suballocation in capture.suballocations:
+        if suballocation.held:  # an argument, a result, or what a closure keeps: nothing else is to lie there
+            first[suballocation], last[suballocation] = -1, math.inf
+    suballocations = [suballocation for suballocation in capture.suballocations if suballocation in first]
+    found, sizes = places(
+        [(first[suballocation], last[suballocation], suballocation.size) for suballocation in suballocations], most
+    )
     try:
         arenas = tuple(map(allocate, sizes))
     except OutOfDeviceMemoryError as error:
         raise OutOfDeviceMemoryError(f"the graph takes {sum(sizes):,} bytes: {error}") from error
-    for piece, (arena, start) in zip(pieces, found, strict=True):
-        piece.place(arenas[arena], start, begun)
+    for suballocation, (arena, start) in zip(suballocations, found, strict=True):
+        suballocation.place(arenas[arena], start, begun)
     return arenas
 
 
-def _lies(held: GraphPiece | VulkanBuffer) -> tuple[Block, int]:
+def _lies(held: GraphSuballocation | VulkanBuffer) -> tuple[Block, int]:
     """The block, and the byte in it where memory begins."""
-    if held.__class__ is GraphPiece:
+    if held.__class__ is GraphSuballocation:
         return held.whole.block, held.start
-    return held.piece.block, held.piece.start
+    return held.suballocation.block, held.suballocation.start
 
 
 def _entry(command: tuple) -> tuple:
@@ -210,4 +212,4 @@ def _cut(commands: list[tuple]) -> list[tuple[int, int]]:
     return [*found, (start, len(commands))] if commands else []
 
 
-__all__ = ["Graphs", "VulkanRecording"]
+__all__ = ["RecordedGraphs", "VulkanRecording"]

@@ -1,9 +1,9 @@
-"""Device memory: large blocks from the driver, cut into pieces, of which buffers are made.
+"""Device memory: large blocks from the driver, cut into suballocations, of which buffers are made.
 
-Each block carries one VkBuffer, so a piece is (block, offset). A buffer's piece comes back when the buffer goes, and
-waits in a bin for its exact size, with the serial of the last submission that may still use it. Reuse by later device
-work is safe at once (the queue runs in order and the stream puts barriers between conflicting uses); the host must wait
-for the serial.
+Each block carries one VkBuffer, so a suballocation is (block, offset). A buffer's suballocation comes back when the
+buffer goes, and waits in a bin for its exact size, with the serial of the last submission that may still use it. Reuse
+by later device work is safe at once (the queue runs in order and the stream puts barriers between conflicting uses);
+the host must wait for the serial.
 
 Which buffers are there is known from one set, which changes in single steps; ``Pool.mend`` makes all else anew from it
 after an exception came between.
@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import OutOfDeviceMemoryError
 from ..interface import Buffer
 from .api import ffi, lib, out
-from .device import Device
+from .device import VulkanDevice
 
 ALIGNMENT = 256  # at least every device's minStorageBufferOffsetAlignment
 BLOCK = 64 << 20
@@ -37,7 +37,7 @@ class Block:
     )  # fmt: skip
 
     def __init__(
-        self, device: Device, nbytes: int, wishes: tuple[int, ...], dedicated: bool, mapped: bool, exported: bool
+        self, device: VulkanDevice, nbytes: int, wishes: tuple[int, ...], dedicated: bool, mapped: bool, exported: bool
     ):
         info = ffi.new("VkBufferCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO
@@ -98,7 +98,7 @@ class Block:
         return None
 
     def give(self, start: int, length: int) -> None:
-        """Return a piece and join it with the holes beside it."""
+        """Return a suballocation and join it with the holes beside it."""
         insort(self.holes, (start, length))
         joined = []
         for begin, size in self.holes:
@@ -118,7 +118,7 @@ class Block:
         self.view = self.buffer = self.memory = self.foreign = None
 
 
-class Piece:
+class Suballocation:
     """Part of a block. ``serial`` is the last submission that may use it, but for replays of the ``graphs`` that do.
     Where it is ``shared`` another interface to the GPU may use it too: sharing.py."""
 
@@ -140,19 +140,19 @@ class Piece:
 
 
 class VulkanBuffer(Buffer):
-    """A piece that somebody uses; it goes back when this does."""
+    """A suballocation that somebody uses; it goes back when this does."""
 
-    __slots__ = ("piece", "end", "__weakref__")
+    __slots__ = ("suballocation", "end", "__weakref__")
 
     @property
     def replayed(self) -> bool:
-        return self.piece.replayed
+        return self.suballocation.replayed
 
 
 class _End(weakref.ref):
     """What is left of a buffer when it goes."""
 
-    __slots__ = ("piece",)
+    __slots__ = ("suballocation",)
 
 
 class HostMemory:
@@ -166,7 +166,9 @@ class HostMemory:
     def __init__(self, buffer: VulkanBuffer, owner: object, given_back: Callable[[], None]):
         self.buffer = buffer
         self.owner = owner
-        self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(buffer.piece.block.view))) + buffer.piece.start
+        self.address = (
+            int(ffi.cast("uintptr_t", ffi.from_buffer(buffer.suballocation.block.view))) + buffer.suballocation.start
+        )
         self._given_back = given_back
         self.__array_interface__ = {
             "version": 3, "typestr": "|u1", "shape": (buffer.nbytes,), "data": (self.address, False),
@@ -197,7 +199,12 @@ class Pool:
     """
 
     def __init__(
-        self, device: Device, wishes: tuple[int, ...], heap_bytes: int, mapped: bool = True, exported: bool = False
+        self,
+        device: VulkanDevice,
+        wishes: tuple[int, ...],
+        heap_bytes: int,
+        mapped: bool = True,
+        exported: bool = False,
     ):
         self._device = device
         self._wishes = wishes
@@ -206,7 +213,7 @@ class Pool:
         self._exported = exported
         self.largest = int(device.info.limits.get("allocation") or heap_bytes)
         self._blocks: list[Block] = []
-        self._bins: dict[int, deque[Piece]] = defaultdict(deque)
+        self._bins: dict[int, deque[Suballocation]] = defaultdict(deque)
         self._live: set[_End] = set()
         self._gone: deque[_End] = deque()
         self._used = 0
@@ -221,7 +228,7 @@ class Pool:
 
     def has(self, buffer: VulkanBuffer) -> bool:
         """Whether a buffer is of this pool."""
-        return buffer.piece.block in self._blocks
+        return buffer.suballocation.block in self._blocks
 
     @property
     def empty(self) -> bool:
@@ -248,17 +255,17 @@ class Pool:
         if found and (not idle or found[0].serial <= completed):
             # The newest where the device's order makes it safe: a repeated call then finds the same buffers, and with
             # them its descriptors and its recording. The oldest where the host must find it finished.
-            piece = found.popleft() if idle else found.pop()
+            suballocation = found.popleft() if idle else found.pop()
         else:
-            piece = self._fresh(size, nbytes, completed)
-            if piece is None:
+            suballocation = self._fresh(size, nbytes, completed)
+            if suballocation is None:
                 return None
         self._used += size
         self.peak.note()
         buffer = VulkanBuffer(nbytes)
-        buffer.piece = piece
+        buffer.suballocation = suballocation
         end = buffer.end = _End(buffer, self._gone.append)
-        end.piece = piece
+        end.suballocation = suballocation
         self._live.add(end)
         return buffer
 
@@ -274,18 +281,18 @@ class Pool:
             end = self._gone.popleft()
             if end in self._live:  # else it was given back before
                 self._live.remove(end)
-                piece = end.piece
-                self._used -= piece.size
-                piece.shared = False
-                self._bins[piece.size].append(piece)
+                suballocation = end.suballocation
+                self._used -= suballocation.size
+                suballocation.shared = False
+                self._bins[suballocation.size].append(suballocation)
 
-    def _fresh(self, size: int, nbytes: int, completed: int) -> Piece | None:
+    def _fresh(self, size: int, nbytes: int, completed: int) -> Suballocation | None:
         for collected in (False, True):
             if collected:
                 self._collect(completed)
             for block in self._blocks:
                 if not block.dedicated and (start := block.take(size)) is not None:
-                    return Piece(block, start, size, 0)
+                    return Suballocation(block, start, size, 0)
         self._release()
         dedicated = size > BLOCK // 2
         want = size if dedicated else BLOCK
@@ -297,7 +304,7 @@ class Pool:
             want = max(want // 2, size) if want > SMALLEST_BLOCK else size
         self._blocks.append(block)
         self.reserved += want
-        return Piece(block, block.take(size), size, 0)
+        return Suballocation(block, block.take(size), size, 0)
 
     def _block(self, nbytes: int, dedicated: bool) -> Block | None:
         if nbytes > self.largest or self.reserved + nbytes > self._heap:
@@ -320,14 +327,14 @@ class Pool:
         return any(self._bins.values())
 
     def _collect(self, completed: int) -> None:
-        """Return finished pieces to their blocks."""
-        for size, pieces in list(self._bins.items()):
-            waiting: deque[Piece] = deque()
-            for piece in pieces:
-                if piece.serial <= completed:
-                    piece.block.give(piece.start, size)
+        """Return finished suballocations to their blocks."""
+        for size, suballocations in list(self._bins.items()):
+            waiting: deque[Suballocation] = deque()
+            for suballocation in suballocations:
+                if suballocation.serial <= completed:
+                    suballocation.block.give(suballocation.start, size)
                 else:
-                    waiting.append(piece)
+                    waiting.append(suballocation)
             if waiting:
                 self._bins[size] = waiting
             else:
@@ -347,20 +354,20 @@ class Pool:
         self._live = self._still_live()
         self._bins.clear()
         self._blocks = [block for block in self._blocks if block.memory is not None]
-        pieces: dict[Block, list[Piece]] = {block: [] for block in self._blocks}
+        suballocations: dict[Block, list[Suballocation]] = {block: [] for block in self._blocks}
         for end in self._live:
-            pieces[end.piece.block].append(end.piece)
-        for block, cut in pieces.items():
+            suballocations[end.suballocation.block].append(end.suballocation)
+        for block, cut in suballocations.items():
             holes, place = [], 0
-            for piece in sorted(cut, key=lambda piece: piece.start):
-                if piece.start > place:
-                    holes.append((place, piece.start - place))
-                place = piece.start + piece.size
+            for suballocation in sorted(cut, key=lambda suballocation: suballocation.start):
+                if suballocation.start > place:
+                    holes.append((place, suballocation.start - place))
+                place = suballocation.start + suballocation.size
             if place < block.nbytes:
                 holes.append((place, block.nbytes - place))
             block.holes = holes
         self.reserved = sum(block.nbytes for block in self._blocks)
-        self._used = sum(end.piece.size for end in self._live)
+        self._used = sum(end.suballocation.size for end in self._live)
 
     def close(self) -> None:
         """Give all memory back to the driver."""
@@ -395,7 +402,7 @@ class Peak:
         self.nbytes = sum(pool.in_use for pool in self._pools)
 
 
-def device_pool(device: Device) -> Pool:
+def device_pool(device: VulkanDevice) -> Pool:
     """Memory for tensors: device-local, and mapped too where the host can address all of it.
 
     That is so on processors, integrated GPUs, and discrete GPUs with a resizable BAR; without one only a window of 256
@@ -412,7 +419,7 @@ def device_pool(device: Device) -> Pool:
     return Pool(device, wishes, device.heap_bytes(plain), exported=device.external.memories)
 
 
-def passing_pool(device: Device) -> Pool | None:
+def passing_pool(device: VulkanDevice) -> Pool | None:
     """Device memory to which the host writes what is used once, where memory for tensors can be shared with other
     interfaces: the host may not be able to address that (NVIDIA). None where none is needed, or none can be had."""
     local = lib.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
@@ -424,7 +431,7 @@ def passing_pool(device: Device) -> Pool | None:
     return Pool(device, (local | host,), PASSING) if device.heap_bytes(mapped) >= device.heap_bytes(plain) else None
 
 
-def host_pool(device: Device) -> Pool:
+def host_pool(device: VulkanDevice) -> Pool:
     """Host memory that the device copies to and from, for staging and for arrays."""
     host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
     wishes = (host | lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT, host)
@@ -432,4 +439,4 @@ def host_pool(device: Device) -> Pool:
     return Pool(device, wishes, device.heap_bytes(index))
 
 
-__all__ = ["HostMemory", "Peak", "Piece", "Pool", "VulkanBuffer", "device_pool", "host_pool", "passing_pool"]
+__all__ = ["HostMemory", "Peak", "Suballocation", "Pool", "VulkanBuffer", "device_pool", "host_pool", "passing_pool"]

@@ -52,7 +52,7 @@ class Objects:
         self._pool = NULL
 
     def create(self, kind: str, info) -> Handle:
-        """What ``vkCreate`` of that kind makes of its create info. Raises as Device.check."""
+        """What ``vkCreate`` of that kind makes of its create info. Raises as VulkanDevice.check."""
         function = f"vkCreate{kind}"
         return self.make(kind, function, lambda box: getattr(lib, function)(self._device.handle, info, NULL, box))
 

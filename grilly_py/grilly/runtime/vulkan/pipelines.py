@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from ..interface import Program, ProgramSpec
 from ..pruned import code_for
 from .api import NULL, ffi, lib, out
 from .descriptors import SetLayout
-from .device import Device
+from .device import VulkanDevice
 from .objects import Handle
 from .threads import Job, Threads
 
 MAGIC = b"grilly-pipelines-1\n"
 MOST_BYTES = 1 << 30  # of a pipeline cache that is read
+FILLED = 1024  # pipelines of filled binaries, at most, that the cache gets: a program may make any number
 
 
 class VulkanProgram(Program):
@@ -31,7 +33,7 @@ class VulkanProgram(Program):
         None until it is known to be made. Whoever dispatches the program then calls ``make``.
     """
 
-    __slots__ = ("handle", "pipeline", "layout", "set_layout", "making", "_pipelines")
+    __slots__ = ("handle", "pipeline", "layout", "set_layout", "making", "_pipelines", "__weakref__")
 
     def __init__(self, spec: ProgramSpec, pipelines: Pipelines):
         super().__init__(spec)
@@ -71,7 +73,7 @@ class Making(Job):
 class Pipelines:
     """All pipelines of one device."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: VulkanDevice):
         self._device = device
         info = device.info
         # A processor's subgroups are its vectors, of one size and always full. Asked for, Mesa's driver would keep the
@@ -79,6 +81,9 @@ class Pipelines:
         given = info.kind == "cpu" and info.subgroup_sizes[0] == info.subgroup_sizes[1]
         self._asks_for_subgroups = "subgroup-size-control" in info.features and not given
         self._programs: dict[ProgramSpec, VulkanProgram] = {}
+        #: Programs of filled binaries, as long as a plan, a recording or work in flight has them.
+        self._filled: weakref.WeakValueDictionary[ProgramSpec, VulkanProgram] = weakref.WeakValueDictionary()
+        self._cached = self._cached_of_filled = 0  # pipelines that the cache was given
         self._layouts: dict[tuple[tuple[str, ...], int], tuple[Handle, Handle, SetLayout]] = {}
         self._path = self._cache_path()
         self._saved = 0
@@ -93,8 +98,11 @@ class Pipelines:
 
         ``later``: it is not dispatched soon, so that a thread may compile it, beside others.
         """
-        program = self._programs.get(spec)
+        programs = self._programs if spec.filling is None else self._filled
+        program = programs.get(spec)
         if program is None:
+            if spec.filling is not None:
+                self._device.objects.sweep()
             verify(spec)  # drivers crash on damaged binaries
             program = VulkanProgram(spec, self)
             if later and self._threads.threads > 1:
@@ -104,7 +112,7 @@ class Pipelines:
                 self._threads.begin(program.making)
             else:
                 self.finish(program)
-            self._programs[spec] = program
+            programs[spec] = program
         if not later and program.pipeline is None:
             self.finish(program)
         return program
@@ -119,9 +127,7 @@ class Pipelines:
             making = self._prepared(program)
             making.run()
         try:
-            handle = self._device.objects.made(
-                program.handle, making.place, making.result, "vkCreateComputePipelines"
-            )
+            handle = self._device.objects.made(program.handle, making.place, making.result, "vkCreateComputePipelines")
         except (DeviceLostError, OutOfDeviceMemoryError):
             raise
         except GrillyError as error:
@@ -221,6 +227,11 @@ class Pipelines:
         handle, place = self._device.objects.begin("Pipeline")
         program.handle = handle
         device, cache = self._device.handle, self._cache.value
+        if spec.filling is not None and self._cached_of_filled >= FILLED:
+            cache = NULL
+        else:
+            self._cached += 1
+            self._cached_of_filled += spec.filling is not None
         return Making(
             handle, place, lambda place: lib.vkCreateComputePipelines(device, cache, 1, info, NULL, place),
             (module, entry, values, entries, special, info, size),
@@ -230,9 +241,7 @@ class Pipelines:
 
     def _cache_path(self) -> Path:
         info = self._device.info
-        identity = (
-            f"{info.vendor_id:x}-{info.device_id:x}-{info.driver_version}-{info.properties.get('cache_uuid')}"
-        )
+        identity = f"{info.vendor_id:x}-{info.device_id:x}-{info.driver_version}-{info.properties.get('cache_uuid')}"
         return cache_folder() / "pipelines" / (hashlib.sha256(identity.encode()).hexdigest()[:24] + ".bin")
 
     def _load_cache(self):
@@ -254,7 +263,7 @@ class Pipelines:
 
     def save(self) -> None:
         """Write the cache if pipelines were made since the last time. A read-only home is no error."""
-        if self._cache is None or len(self._programs) == self._saved:
+        if self._cache is None or self._cached == self._saved:
             return
         size = out("size_t")
         if lib.vkGetPipelineCacheData(self._device.handle, self._cache.value, size, NULL) < 0 or not size[0]:
@@ -263,7 +272,7 @@ class Pipelines:
         if lib.vkGetPipelineCacheData(self._device.handle, self._cache.value, size, blob) != 0:
             return
         payload = bytes(ffi.buffer(blob, size[0]))
-        self._saved = len(self._programs)
+        self._saved = self._cached
         with contextlib.suppress(OSError):
             replace_file(self._path, MAGIC + hashlib.sha256(payload).digest() + payload)
 
@@ -272,9 +281,10 @@ class Pipelines:
         self.settle()
         self._threads.close()
         self.save()
-        for program in self._programs.values():
+        for program in (*self._programs.values(), *self._filled.values()):
             program.handle = program.making = None
         self._makings = []
         self._programs = {}
+        self._filled = weakref.WeakValueDictionary()
         self._layouts = {}
         self._cache = None

@@ -1,4 +1,4 @@
-"""VulkanRuntime: the Runtime interface over Device, Pool, Pipelines and Stream.
+"""VulkanRuntime: the Runtime interface over VulkanDevice, Pool, Pipelines and Stream.
 
 An exception can leave a method at any point: an error of the driver, or an interrupt from the keyboard, which Python
 raises between any two steps. So each method says before its first step that it is at work, and after its last that it
@@ -22,8 +22,8 @@ from ...errors import CaptureError, DeviceLostError, GrillyError, OutOfDeviceMem
 from ..interface import REENTERED, DeviceInfo, Download, MemoryUse, ProgramSpec, Runtime, Timing
 from ..lifetime import CLOSED, FORKED, check_alive, closed, track
 from .capture import VulkanCapture
-from .device import Device
-from .graph import Graphs, VulkanRecording
+from .device import VulkanDevice
+from .graph import RecordedGraphs, VulkanRecording
 from .memory import HostMemory, Peak, VulkanBuffer, device_pool, host_pool, passing_pool
 from .pipelines import Pipelines, VulkanProgram
 from .sharing import VulkanSharing
@@ -47,7 +47,7 @@ class _Parts:
         self.abandoned = False  # in a forked child: the driver is not to be called again
         self._ending = threading.RLock()
         self._ended = False
-        self.device = Device(info)
+        self.device = VulkanDevice(info)
         try:
             self.pool = device_pool(self.device)
             self.staging = host_pool(self.device)
@@ -57,7 +57,7 @@ class _Parts:
             self.peak = Peak(*self.pools)
             self.pipelines = Pipelines(self.device)
             self.stream = Stream(self.device)
-            self.graphs = Graphs(self.device)
+            self.graphs = RecordedGraphs(self.device)
         except BaseException:
             self.pipelines = self.stream = None
             self.device.close()
@@ -216,7 +216,7 @@ class VulkanRuntime(Runtime):
         """Wait for this thread's work on the arrays it lent, which are then the caller's to change again."""
         lent = getattr(self._lent, "buffers", None)
         if lent:
-            stream.wait(max(buffer.piece.serial for buffer in lent))
+            stream.wait(max(buffer.suballocation.serial for buffer in lent))
             self._lent.buffers = []
 
     def _allocate(self, parts: _Parts, pool, nbytes: int, idle: bool) -> VulkanBuffer:
@@ -226,11 +226,11 @@ class VulkanRuntime(Runtime):
         try:
             buffer = pool.allocate(nbytes, stream.completed, idle)
         except OutOfDeviceMemoryError:
-            lent = stream.joint is not None and stream.joint.leaving
+            lent = stream.interop is not None and stream.interop.leaving
             if not parts.graphs.gone and not lent:
                 raise
             if lent:
-                stream.joint.settle()
+                stream.interop.settle()
             stream.wait(stream.flush())  # for replays of graphs that nobody has any more
             parts.graphs.sweep(stream.completed)
             buffer = pool.allocate(nbytes, stream.completed, idle)
@@ -310,6 +310,16 @@ class VulkanRuntime(Runtime):
             (parts.stream if capture is None else capture).dispatch(program, bindings, push, groups, seconds)
             parts.at_work = False
 
+    def dispatch_together(self, dispatches) -> None:
+        with self._enter():
+            parts = self._open()
+            if self.capturing:
+                for arguments in dispatches:
+                    self._captured().dispatch(*arguments)
+            else:
+                parts.stream.dispatch_together(dispatches)
+            parts.at_work = False
+
     def flush(self) -> None:
         if self._lock._is_owned():
             raise GrillyError(REENTERED)
@@ -329,8 +339,8 @@ class VulkanRuntime(Runtime):
             self._refuse()
             parts = self._open()
             parts.stream.wait(parts.stream.flush())
-            if parts.stream.joint is not None and parts.stream.joint.leaving:
-                parts.stream.joint.settle()
+            if parts.stream.interop is not None and parts.stream.interop.leaving:
+                parts.stream.interop.settle()
             if parts.graphs.gone:
                 parts.graphs.sweep(parts.stream.completed)
             self._take_back(parts.stream)
@@ -377,8 +387,8 @@ class VulkanRuntime(Runtime):
     def memory(self, reset_peak: bool = False) -> MemoryUse:
         with self._enter():
             parts = self._open()
-            if parts.stream.joint is not None and parts.stream.joint.leaving:
-                parts.stream.joint.settle()
+            if parts.stream.interop is not None and parts.stream.interop.leaving:
+                parts.stream.interop.settle()
             if parts.graphs.gone:
                 parts.stream.poll()
                 parts.graphs.sweep(parts.stream.completed)

@@ -6,45 +6,45 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import GrillyError, UnsupportedError
-from ..sharing import Allocation, Descriptor, Peer, Place, Sharing
-from .device import Device
+from ..sharing import Allocation, Descriptor, Interop, Place, Sharing
+from .device import VulkanDevice
 from .external import descriptor_of_memory, descriptor_of_semaphore, timeline
-from .joint import Joint
+from .interop import InteropOrder
 from .memory import Block, VulkanBuffer
 
 
 class VulkanSharing(Sharing):
-    """Memory of one device for one peer.
+    """Memory of one device for one other interface.
 
     Parameters
     ----------
     under_lock : callable
         ``under_lock(work, *arguments)`` gives what ``work(parts, *arguments)`` does under the runtime's lock.
-    device : Device
+    device : VulkanDevice
         Which can export memory.
     """
 
-    def __init__(self, under_lock: Callable[..., Any], device: Device):
+    def __init__(self, under_lock: Callable[..., Any], device: VulkanDevice):
         self._under_lock = under_lock
         self.uuid = bytes.fromhex(str(device.info.properties["device_uuid"]))
         self.pci = str(device.info.properties["pci"]) if "pci" in device.info.properties else None
         self.timelines = device.external.timelines
 
-    def join(self, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
-        return self._under_lock(self._join, peer)
+    def connect(self, interop: Interop) -> tuple[Descriptor, Descriptor] | None:
+        return self._under_lock(self._connect, interop)
 
-    def _join(self, parts: Any, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
+    def _connect(self, parts: Any, interop: Interop) -> tuple[Descriptor, Descriptor] | None:
         stream, device = parts.stream, parts.device
-        if stream.joint is not None:
-            raise GrillyError("the device's memory is shared with another peer already")
+        if stream.interop is not None:
+            raise GrillyError("the device's memory is shared with another interface already")
         stream.wait(stream.flush())  # what was submitted before has no part in the timeline
-        self.timelines = self.timelines and peer.timelines
+        self.timelines = self.timelines and interop.timelines
         if not self.timelines:
-            stream.joint = Joint(peer, None, None)
+            stream.interop = InteropOrder(interop, None, None)
             return None
         ours, theirs = timeline(device, stream.completed), timeline(device, 0)
         descriptors = descriptor_of_semaphore(device, ours.value), descriptor_of_semaphore(device, theirs.value)
-        stream.joint = Joint(peer, ours, theirs)
+        stream.interop = InteropOrder(interop, ours, theirs)
         return descriptors
 
     def part(self) -> None:
@@ -72,22 +72,24 @@ class VulkanSharing(Sharing):
         return self._under_lock(self._lend, buffer, writer)
 
     def _lend(self, parts: Any, buffer: VulkanBuffer, writer: int | None) -> Place:
-        piece, stream = buffer.piece, parts.stream
-        block = piece.block
+        suballocation, stream = buffer.suballocation, parts.stream
+        block = suballocation.block
         if not block.exported:
             raise UnsupportedError("memory of the host's is not shared with other interfaces to the device")
-        if piece.last >= stream.serial:
+        if suballocation.last >= stream.serial:
             stream.flush()
+        # A dispatch that an interrupt ended may have left the serial of a submission that is still to come. Nothing
+        # waits for that one: it may never come.
+        last = min(suballocation.last, stream.serial - 1)
         if not self.timelines:
-            stream.wait(piece.last)
-        piece.shared = True
+            stream.wait(last)
+        suballocation.shared = True
         if writer is not None:
-            stream.joint.meet(writer)
-        last = piece.last
-        return Place(block, piece.start, block.foreign, last if last > stream.completed else 0)
+            stream.interop.meet(writer)
+        return Place(block, suballocation.start, block.foreign, last if last > stream.completed else 0)
 
     def meet(self, stream: int) -> None:
-        self._under_lock(lambda parts: parts.stream.joint.meet(stream))
+        self._under_lock(lambda parts: parts.stream.interop.meet(stream))
 
 
 __all__ = ["VulkanSharing"]

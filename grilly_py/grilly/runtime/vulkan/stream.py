@@ -7,9 +7,9 @@ and the next ``flush`` begins anew. Where it cannot be known whether the driver 
 (``mend``).
 
 A call ends with ``hand_on``. What is few commands, as most calls are, is recorded once for each set of arguments it is
-seen with twice, and submitted again after that (kept.py). A submission costs the host more than the call itself, so
-calls that follow each other closely are submitted together, at first one, then two, four and so on; whoever waits,
-waits for no others. Recordings of whole graphs (graph.py) go behind the journal.
+seen with twice, and submitted again after that (recording_cache.py). A submission costs the host more than the call
+itself, so calls that follow each other closely are submitted together, at first one, then two, four and so on; whoever
+waits, waits for no others. Recordings of whole graphs (graph.py) go behind the journal.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..interface import SUBMISSION_SECONDS, Timing
 from ..lifetime import ENDED
 from .api import NULL, ffi, lib
 from .descriptors import Descriptors
-from .device import Device
-from .joint import Joint
-from .kept import RECORDINGS, Kept
+from .device import VulkanDevice
+from .interop import InteropOrder
 from .memory import VulkanBuffer
 from .objects import Handle
 from .pipelines import VulkanProgram
 from .recording import Recorder
+from .recording_cache import RECORDINGS, RecordingCache
 from .threads import usable_processors
 from .timing import Stamps
 
@@ -47,9 +47,9 @@ LONG_SECONDS = 1e-3  # of the device's time, which is worth a submission
 class Slot:
     """What a submission needs: reusable command buffers, a fence, and time stamps where the device has them."""
 
-    __slots__ = ("commands", "fence", "fences", "stamps", "begun", "serial")
+    __slots__ = ("commands", "fence", "fences", "stamps", "begun", "serial", "programs")
 
-    def __init__(self, device: Device, pool: Handle):
+    def __init__(self, device: VulkanDevice, pool: Handle):
         self.commands = [device.objects.command_buffer(pool)]
         fence_info = ffi.new("VkFenceCreateInfo*")
         fence_info.sType = lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO
@@ -58,6 +58,7 @@ class Slot:
         self.stamps = Stamps(device, DISPATCHES) if device.timestamp_bits else None
         self.begun: set[int] = set()  # command buffers whose recording was not ended, so they must be reset first
         self.serial = 0
+        self.programs: list = []  # of what is in flight; not its buffers, which others wait for to go
 
 
 class Begun:
@@ -105,12 +106,12 @@ class Recorded:
         """Note the submission that comes next."""
         self.serial = serial
         for arena in self.arenas:
-            arena.piece.serial = serial
+            arena.suballocation.serial = serial
 
     def release(self) -> None:
         """Let go of everything; nothing of it may be in flight. It may be said twice."""
         for buffer in self.buffers:
-            buffer.piece.graphs = tuple(graph for graph in buffer.piece.graphs if graph is not self)
+            buffer.suballocation.graphs = tuple(graph for graph in buffer.suballocation.graphs if graph is not self)
         self._empty()
 
 
@@ -132,7 +133,7 @@ class Stream:
     block, start, target block, start, bytes).
     """
 
-    def __init__(self, device: Device):
+    def __init__(self, device: VulkanDevice):
         self._device = device
         self._descriptors = Descriptors(device)
         self._recorder = Recorder()
@@ -157,11 +158,11 @@ class Stream:
         self.together = TOGETHER if device.info.kind != "cpu" else 1  # calls in one submission, at most
         self._wanted = 1  # before the next submission
         self._handed = 0.0  # when the last call ended
-        self.joint: Joint | None = None  # where memory is shared with another interface to the device
+        self.interop: InteropOrder | None = None  # where memory is shared with another interface to the device
         self.ending = False  # set by the end of the interpreter: waits are given up
         self.profiling: str | None = None  # what is timed: "dispatch" or "row"
         self._timings: list[Timing] = []
-        self._kept = Kept(lambda commands: self.recorded(commands, self._descriptors))
+        self._recordings = RecordingCache(lambda commands: self.recorded(commands, self._descriptors))
         self._structs()
         self._last: Handle | None = None  # made with the first submission
 
@@ -170,9 +171,9 @@ class Stream:
         self._begin = ffi.new("VkCommandBufferBeginInfo*")
         self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin.flags = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
-        self._begin_kept = ffi.new("VkCommandBufferBeginInfo*")
-        self._begin_kept.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
-        self._begin_kept.flags = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
+        self._begin_recorded = ffi.new("VkCommandBufferBeginInfo*")
+        self._begin_recorded.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
+        self._begin_recorded.flags = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
         self._commands = ffi.new("VkCommandBuffer[]", 2 * TOGETHER + 4)
         self._submit = ffi.new("VkSubmitInfo*")
         self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
@@ -195,16 +196,47 @@ class Stream:
                 key.append(None)
             else:
                 buffer, offset, length = binding
-                piece = buffer.piece
-                piece.serial = serial  # first: whoever asks for a piece too late waits for nothing
-                if piece.shared:
-                    self.joint.meet()
-                key += (piece.block, piece.start + offset, length)
+                suballocation = buffer.suballocation
+                suballocation.serial = serial  # first: whoever asks for a suballocation too late waits for nothing
+                if suballocation.shared:
+                    self.interop.meet()
+                key += (suballocation.block, suballocation.start + offset, length)
         if len(key) == 1 + len(bindings):  # all None
             raise misfit(program, bindings, push)
         self._journal.append((program, tuple(key), push, tuple(groups)))
         self._dispatches += 1
         self._seconds += seconds
+
+    def dispatch_together(self, dispatches: Sequence[tuple]) -> None:
+        """Take dispatches, as many as a submission has all or none of them; see Runtime.dispatch_together."""
+        for start in range(0, len(dispatches), DISPATCHES):
+            some = dispatches[start : start + DISPATCHES]
+            if self._dispatches + len(some) > DISPATCHES:
+                self.flush()
+            entries = [self._entry(*arguments[:4]) for arguments in some]
+            self._dispatches += len(entries)
+            self._seconds += sum(arguments[4] for arguments in some)
+            self._journal.extend(entries)  # nothing interrupts this
+
+    def _entry(self, program: VulkanProgram, bindings, push: bytes, groups) -> tuple:
+        """A dispatch as a command of the submission that comes next, as ``dispatch`` makes it."""
+        if program.pipeline is None:
+            program.make()
+        bound = [binding for binding in bindings if binding is not None]
+        if len(bindings) != len(program.spec.access) or len(push) > program.spec.push_bytes or not bound:
+            raise misfit(program, bindings, push)
+        for buffer, _, _ in bound:
+            buffer.suballocation.serial = self.serial
+            if buffer.suballocation.shared:
+                self.interop.meet()
+        key = [program.set_layout]
+        for binding in bindings:
+            if binding is None:
+                key.append(None)
+            else:
+                suballocation = binding[0].suballocation
+                key += (suballocation.block, suballocation.start + binding[1], binding[2])
+        return program, tuple(key), push, tuple(groups)
 
     def copy(
         self,
@@ -224,10 +256,10 @@ class Stream:
 
     def _copied(self, source: VulkanBuffer, source_offset: int, target: VulkanBuffer, target_offset: int, nbytes: int):
         """A copy as a command of the submission that comes next."""
-        a, b = source.piece, target.piece
+        a, b = source.suballocation, target.suballocation
         a.serial = b.serial = self.serial
         if a.shared or b.shared:
-            self.joint.meet()
+            self.interop.meet()
         return (None, a.block, a.start + source_offset, b.block, b.start + target_offset, nbytes)
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -278,14 +310,14 @@ class Stream:
                 continue
             call, start = journal[start:stop], stop
             calls.append(call)
-            known.append(self._kept.see(tuple(call)) if keep and len(call) <= HELD else None)
+            known.append(self._recordings.see(tuple(call)) if keep and len(call) <= HELD else None)
         if len(known) > 1 and None not in known:
-            joint = self._kept.recording(self._kept.see(tuple(known)), journal)
-            if joint is not None:
-                return [joint.value]
+            together = self._recordings.recording(self._recordings.see(tuple(known)), journal)
+            if together is not None:
+                return [together.value]
         found, once, number = [], [], 0
         for call, its in zip(calls, known, strict=True):
-            kept = self._kept.recording(its, call)
+            kept = self._recordings.recording(its, call)
             if kept is None:
                 once += call
                 continue
@@ -300,7 +332,7 @@ class Stream:
     def recorded(self, journal: list[tuple], descriptors: Descriptors) -> Handle:
         """A command buffer with these commands, to be submitted any number of times, also while it runs."""
         made = self._device.objects.command_buffer(self._pool)
-        self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
+        self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_recorded), "vkBeginCommandBuffer")
         self._recorder.record(made.value, journal, descriptors)
         self._end(made.value)
         return made
@@ -308,7 +340,7 @@ class Stream:
     def _showing(self) -> Handle:
         """A command buffer that comes last in a submission, once for all its calls: it takes a microsecond."""
         made = self._device.objects.command_buffer(self._pool)
-        self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
+        self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_recorded), "vkBeginCommandBuffer")
         self._recorder.show(made.value)
         self._end(made.value)
         return made
@@ -317,7 +349,7 @@ class Stream:
         """Give all recordings back, once none is in flight."""
         if self._flying:
             self.wait(self._flying[-1].serial)
-        self._kept.forget()
+        self._recordings.forget()
         self._device.objects.sweep()
 
     # -- submission ------------------------------------------------------------------------------------------------
@@ -343,7 +375,7 @@ class Stream:
     @property
     def meets(self) -> bool:
         """Whether the submission that comes next is one that another interface's work is to come behind."""
-        return self.joint is not None and self.joint.meets
+        return self.interop is not None and self.interop.meets
 
     def flush(self) -> int:
         """Submit the journal; returns the serial that covers all work so far."""
@@ -354,8 +386,8 @@ class Stream:
     def replay(self, graph: Recorded, after: Sequence[tuple]) -> None:
         """Submit the journal, then a graph, then copies between buffers, the like of which may come
         again. Each is (source, its offset, target, its offset, bytes)."""
-        if self.joint is not None:
-            self.joint.meet()  # what a graph uses is not looked through
+        if self.interop is not None:
+            self.interop.meet()  # what a graph uses is not looked through
         if self.profiling:  # what was recorded has no time stamps in it
             for entry in graph.entries:
                 if self._dispatches >= DISPATCHES or len(self._journal) >= COMMANDS:
@@ -381,7 +413,7 @@ class Stream:
         if self._descriptors.full:
             self._forget()  # no set may be in use while they are given back
             self._descriptors.reset()
-        elif self._kept.count > RECORDINGS - TOGETHER - 2:
+        elif self._recordings.count > RECORDINGS - TOGETHER - 2:
             self._forget()
         count = 0
         if self._last is None:
@@ -397,16 +429,16 @@ class Stream:
         kept = None
         if 0 < len(after) <= HELD:
             copies = [self._copied(*copy) for copy in after]
-            kept = self._kept.recording(self._kept.see(tuple(copies)), copies)
+            kept = self._recordings.recording(self._recordings.see(tuple(copies)), copies)
         if kept is not None:
             self._commands[count] = kept.value
             count += 1
         self._commands[count] = self._last.value
         self._submit.commandBufferCount = count + 1
         slot.serial = self.serial
-        joint = self.joint
-        if joint is not None:
-            joint.arrive(self._submit, slot.serial)
+        interop = self.interop
+        if interop is not None:
+            interop.arrive(self._submit, slot.serial)
         self._submitting = slot
         result = lib.vkQueueSubmit(self._device.queue, 1, self._submit, slot.fences[0])
         if result < 0:
@@ -414,19 +446,20 @@ class Stream:
             self._device.check(result, "vkQueueSubmit")
         self._flying.append(slot)
         self._taken(slot)
-        if joint is not None and joint.depart(slot.serial, self.finished):
+        if interop is not None and interop.depart(slot.serial, self.finished):
             self.wait(slot.serial)
         return kept is not None
 
     def part(self) -> None:
         """Keep order with nobody else any more."""
-        self.joint = None
+        self.interop = None
         self._submit.pNext = NULL
         self._submit.waitSemaphoreCount = self._submit.signalSemaphoreCount = 0
 
     def _taken(self, slot: Slot) -> None:
         """Begin a new journal: the driver has this one."""
         if self.serial == slot.serial:
+            slot.programs = [entry[0] for entry in self._journal]
             self._cuts = []
             self._journal = []
             self._dispatches = 0
@@ -487,6 +520,7 @@ class Stream:
         if stamps and stamps.labels:
             self._timings += stamps.read()
         self.completed = slot.serial
+        slot.programs = []
         self._idle.append(self._flying.popleft())
 
     def mend(self) -> None:
@@ -519,9 +553,9 @@ class Stream:
         """Let go of everything; the device must be idle."""
         self._cuts = []
         self._journal = []
-        self._kept.forget()
+        self._recordings.forget()
         self._descriptors.reset()
-        self.joint = None
+        self.interop = None
         self._submitting = None
         self._flying.clear()
         self._idle = []

@@ -7,7 +7,7 @@ from collections import Counter
 from ..interface import Timing
 from .api import ffi, lib
 from .descriptors import Descriptors
-from .device import Device
+from .device import VulkanDevice
 from .recording import Recorder
 
 
@@ -16,7 +16,7 @@ class Stamps:
 
     Parameters
     ----------
-    device : Device
+    device : VulkanDevice
     most : int
         Dispatches in a submission at most.
 
@@ -28,7 +28,7 @@ class Stamps:
 
     __slots__ = ("labels", "_device", "_queries", "_count", "_mask", "_period")
 
-    def __init__(self, device: Device, most: int):
+    def __init__(self, device: VulkanDevice, most: int):
         self.labels: list[str] = []
         self._device, self._count = device, 2 * most
         self._mask = (1 << device.timestamp_bits) - 1
@@ -39,9 +39,7 @@ class Stamps:
         info.queryCount = self._count
         self._queries = device.objects.create("QueryPool", info)
 
-    def record(
-        self, recorder: Recorder, command, journal: list[tuple], descriptors: Descriptors, what: str
-    ) -> None:
+    def record(self, recorder: Recorder, command, journal: list[tuple], descriptors: Descriptors, what: str) -> None:
         """Record a journal with stamps around each dispatch, where ``what`` is "dispatch", or around all of them."""
         lib.vkCmdResetQueryPool(command, self._queries.value, 0, self._count)
         labels = [entry[0].spec.name for entry in journal if entry[0] is not None]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..interface import Download
-from .copier import SMALLEST_CHUNK, Copier, Copy, pieces
+from .copier import SMALLEST_CHUNK, Copier, Copy, chunks
 from .memory import HostMemory, Pool, VulkanBuffer
 from .stream import Stream
 
@@ -65,7 +65,7 @@ class Transfers:
         stream = self._stream
         if array.dtype.isbuiltin == 2:  # a type from outside NumPy: its bits are copied without the interpreter's lock
             array = array.view(f"u{array.itemsize}")
-        if not buffer.piece.block.readable and array.nbytes > (BORROWED_WRITE if borrow else MAPPED_WRITE):
+        if not buffer.suballocation.block.readable and array.nbytes > (BORROWED_WRITE if borrow else MAPPED_WRITE):
             held = HostMemory.of(array, self._owner)
             if held is not None:
                 memory, place = held
@@ -75,11 +75,11 @@ class Transfers:
                 self._wait(stream.flush())  # from here on the array is the caller's again
                 return None
         if self._maps_write(buffer, array.nbytes):
-            piece = buffer.piece
-            if (last := piece.last) > stream.completed:
+            suballocation = buffer.suballocation
+            if (last := suballocation.last) > stream.completed:
                 self._wait(last)
-            target = np.frombuffer(piece.block.view, array.dtype, array.size, piece.start + offset)
-            if piece.block.readable:
+            target = np.frombuffer(suballocation.block.view, array.dtype, array.size, suballocation.start + offset)
+            if suballocation.block.readable:
                 self.copier.copy(target, array)
             else:
                 self.copier.store(target, array, STORING)
@@ -90,7 +90,7 @@ class Transfers:
             return None
         copying = self._chunks
         try:
-            for part in pieces(array, chunk):
+            for part in chunks(array, chunk):
                 staging = self._allocate(self._staging, chunk)
                 target = _shown(staging, part.dtype, part.size).reshape(part.shape)
                 copying.append((Copy(target, part), staging, offset, part.nbytes))
@@ -107,7 +107,7 @@ class Transfers:
 
     def put(self, buffer: VulkanBuffer, array: np.ndarray) -> None:
         """Write to a buffer that work in flight may use, without waiting for it where the array is not large."""
-        if array.nbytes > SMALLEST_CHUNK or buffer.piece.last <= self._stream.completed:
+        if array.nbytes > SMALLEST_CHUNK or buffer.suballocation.last <= self._stream.completed:
             self.write(buffer, array, 0, False)
         else:
             self._through_staging(buffer, array, 0)
@@ -128,13 +128,13 @@ class Transfers:
 
     def _maps_write(self, buffer: VulkanBuffer, nbytes: int) -> bool:
         """Whether the host writes straight into the buffer's memory instead of through staging."""
-        if buffer.piece.block.view is None or buffer.piece.shared:
+        if buffer.suballocation.block.view is None or buffer.suballocation.shared:
             return False
-        if buffer.piece.block.readable:
+        if buffer.suballocation.block.readable:
             return True
         # Across a bus: one thread's stores pay for little data, and only where there is nothing to wait for.
-        most = MAPPED_WRITE if buffer.piece.block.exported or self.copier.threads == 1 else MAPPED_MOST
-        return nbytes <= most and buffer.piece.last <= self._stream.completed
+        most = MAPPED_WRITE if buffer.suballocation.block.exported or self.copier.threads == 1 else MAPPED_MOST
+        return nbytes <= most and buffer.suballocation.last <= self._stream.completed
 
     # -- to the host -----------------------------------------------------------------------------------------------
 
@@ -142,12 +142,14 @@ class Transfers:
         """Runtime.read."""
         stream = self._stream
         target = out.reshape(-1).view(np.uint8)
-        piece = buffer.piece
-        if piece.block.readable:
-            if piece.shared:
-                stream.joint.settle()
-            self._wait(piece.last)
-            self.copier.copy(target, np.frombuffer(piece.block.view, np.uint8, target.size, piece.start + offset))
+        suballocation = buffer.suballocation
+        if suballocation.block.readable:
+            if suballocation.shared:
+                stream.interop.settle()
+            self._wait(suballocation.last)
+            self.copier.copy(
+                target, np.frombuffer(suballocation.block.view, np.uint8, target.size, suballocation.start + offset)
+            )
             return
         if (held := HostMemory.of(out, self._owner)) is not None:
             memory, place = held
@@ -224,7 +226,7 @@ class Transfers:
 
 def _shown(buffer: VulkanBuffer, dtype, count: int) -> np.ndarray:
     """A mapped buffer's first ``count`` elements as an array."""
-    return np.frombuffer(buffer.piece.block.view, dtype, count, buffer.piece.start)
+    return np.frombuffer(buffer.suballocation.block.view, dtype, count, buffer.suballocation.start)
 
 
 __all__ = ["MAPPED_MOST", "MAPPED_WRITE", "Transfers", "VulkanDownload"]

@@ -1,0 +1,104 @@
+"""Elements moved between views of any strides, one by one, also by an integer index: shaders/arrays/scatter.comp."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...errors import UnsupportedError
+from ...registry import Registry, Request
+from ..device.plan import At, Planner, fits_binding, span
+from ..device.tensor import Tensor
+from .axes import fewest_axes, longest_axis
+from .operations import code
+
+_AXES = 4
+
+
+class Counted(NamedTuple):
+    """The axis that an index counts: stride, in elements, and extent; and whether it is one of what is read."""
+
+    stride: int
+    extent: int
+    reads: bool
+
+    def whole(self, tensor: Tensor, first: int = 0, many: int | None = None) -> Tensor:
+        """A view with some of the axis's places, ``many`` (or all) from ``first`` on, as one more axis."""
+        many = self.extent if many is None else many
+        return tensor._view(
+            (*tensor.shape, many), (*tensor._strides, self.stride), tensor._offset + first * self.stride
+        )
+
+
+class _Chunk(NamedTuple):
+    """Views of one shape, and which places of the axis that is counted."""
+
+    x: Tensor
+    index: Tensor | None
+    y: Tensor
+    first: int = 0
+    many: int = 1
+
+    def part(self, axis: int, some: slice) -> _Chunk:
+        if axis == self.y.ndim:
+            return self._replace(first=self.first + some.start, many=len(range(self.many)[some]))
+        place = (slice(None),) * axis + (some,)
+        x, index, y = (None if view is None else view[place] for view in self[:3])
+        return self._replace(x=x, index=index, y=y)
+
+
+def emit_scatter(
+    planner: Planner, registry: Registry, x: Tensor, y: Tensor, index: Tensor | None = None,
+    counted: Counted | None = None,
+) -> None:  # fmt: skip
+    """Dispatches that write x to y, views of one shape and dtype, cut where they are larger than bindings.
+
+    With an index, also of that shape, one more axis of y, or of x, is counted by it. Indices out of bounds write
+    nothing, and read the element at the nearest end.
+    """
+    facts = planner.facts
+    choice = registry.resolve(Request("scatter", "float32"))
+    stripe, threads = choice.tile["stripe"], choice.threads
+    constants = {"BITS": 8 * y.dtype.itemsize, "INDEX": 0 if index is None else code(index.dtype),
+                 "READS": int(counted is not None and counted.reads)}  # fmt: skip
+    todo = [_Chunk(x, index, y, 0, 1 if counted is None else counted.extent)]
+    while todo:
+        chunk = todo.pop()
+        views = [view for view in chunk[:3] if view is not None]
+        bound: list = list(chunk[:3])
+        if counted is not None:
+            side = 0 if counted.reads else 2
+            bound[side] = counted.whole(bound[side], chunk.first, chunk.many)
+        extents, strides = fewest_axes(chunk.y.shape, [view._strides for view in views])
+        large = [view for view in bound if view is not None and not fits_binding(facts, view)]
+        axis, parts = -1, 2
+        if large:
+            axis = longest_axis(max(large, key=span))
+            if axis < 0:
+                raise UnsupportedError(f"a {y.dtype} does not fit a binding of {facts.storage_range} bytes")
+        elif chunk.y.size > threads * stripe * facts.groups[1]:
+            axis = chunk.y.shape.index(max(chunk.y.shape))
+        elif len(extents) > _AXES:  # an axis too many: its places one by one
+            axis = min((a for a, extent in enumerate(chunk.y.shape) if extent > 1), key=chunk.y.shape.__getitem__)
+            parts = chunk.y.shape[axis]
+        if axis >= 0:
+            extent = chunk.many if axis == chunk.y.ndim else chunk.y.shape[axis]
+            cut = -(-extent // parts)
+            todo += [chunk.part(axis, slice(low, low + cut)) for low in range(0, extent, cut)]
+            continue
+        extents = [1] * (_AXES - len(extents)) + extents
+        strides = [[0] * (_AXES - len(stride)) + stride for stride in strides]
+        if index is None:
+            strides.insert(1, [0] * _AXES)
+        words: dict = {
+            "count": chunk.y.size, "x_offset": At(bound[0]), "index_offset": At(bound[1]), "y_offset": At(bound[2]),
+            "stride": 0 if counted is None else counted.stride % 2**32,
+            "extent": 0 if counted is None else counted.extent,
+            "first": chunk.first, "many": chunk.many,
+        }  # fmt: skip
+        words |= {f"e_{axis}": extent for axis, extent in enumerate(extents)}
+        for name, stride in zip("xiy", strides, strict=True):
+            words |= {f"{name}_{axis}": value % 2**32 for axis, value in enumerate(stride)}
+        count = -(-chunk.y.size // threads)
+        groups = (min(count, stripe), -(-count // stripe), 1)
+        arrays = {"x": bound[0], "index": bound[1], "y": bound[2]}
+        planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size)

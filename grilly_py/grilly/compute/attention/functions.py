@@ -1,0 +1,226 @@
+"""Score functions and mask functions of users, as kernels have them: what fills the holes of attention/functions.glsl.
+
+A score function gives what a scaled score becomes, a mask function whether a query sees a key, of the batch, the head,
+the query and the key. They read tensors by indices (compute/expressions/reads.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...errors import ExpressionError
+from ...registry import Registry
+from ..arrays.promotion import BOOL, FLOAT32, INT32
+from ..device.tensor import Tensor
+from ..expressions.elements import by_device, loaded, stored
+from ..expressions.expression import Expression, Filling, Hole
+from ..expressions.functions import Outside, Traced, place_of, trace
+from ..expressions.nodes import Node, element, replaced, word
+from ..expressions.reads import TENSORS, WORDS, element_at
+from ..expressions.scalars import Scalar
+
+#: What the functions are given, in this order. A mask function is given no score.
+ARGUMENTS = {"score_mod": ("score", "batch", "head", "query", "key"), "mask_mod": ("batch", "head", "query", "key")}
+_HOLES = {"score_mod": "score", "mask_mod": "mask"}
+
+
+class Functions(NamedTuple):
+    """The functions of a call as a part of its plan's key: equal ones make equal kernels.
+
+    Attributes
+    ----------
+    score, mask : FunctionExpression or None
+    mapped : bool
+        Whether the map of blocks has the classes of the mask function's blocks.
+    """
+
+    score: FunctionExpression | None = None
+    mask: FunctionExpression | None = None
+    mapped: bool = False
+
+    def filling(self, registry: Registry) -> Filling | None:
+        """What fills a kernel's holes; None where there are no functions."""
+        holes = [
+            Hole(_HOLES[name], own.expression, len(ARGUMENTS[name]), tuple(range(WORDS)))
+            for name, own in (("score_mod", self.score), ("mask_mod", self.mask)) if own is not None
+        ]  # fmt: skip
+        return Filling(registry, *holes) if holes else None
+
+
+class FunctionExpression:
+    """What a function computes."""
+
+    __slots__ = ("expression", "_behind")
+
+    def __init__(self, expression: Expression):
+        self.expression = expression
+        self._behind: dict[int, FunctionExpression] = {}
+
+    def behind(self, words: int) -> FunctionExpression:
+        """The same, with the words of its tensors behind so many others."""
+        if not words:
+            return self
+        found = self._behind.get(words)
+        if found is None:
+            (output,) = replaced([self.expression.output], lambda leaf: _moved(leaf, words))
+            found = self._behind[words] = FunctionExpression(Expression(output))
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FunctionExpression) and self.expression.key == other.expression.key
+
+    def __hash__(self) -> int:
+        return hash(self.expression.key)
+
+
+class BlockMask:
+    """Which blocks of scores a mask function hides, sees in part and sees as a whole.
+
+    ``grilly.block_mask`` makes it, and attention takes it as ``mask_mod``.
+
+    Attributes
+    ----------
+    mask_mod : callable
+    shape : tuple of int
+        Batches and heads (1 where the function is the same for all), queries and keys.
+    block_size : tuple of int
+        Queries and keys of a block.
+    classes : grilly.Tensor
+        ``(B or 1, H or 1, ceil(N_q / bq), ceil(N_kv / bk))`` uint8: 0 where a block is hidden, 2 where all of it is
+        seen, else 1.
+    """
+
+    __slots__ = ("mask_mod", "shape", "block_size", "classes")
+
+    def __init__(
+        self, mask_mod: Callable[..., Any], shape: tuple[int, int, int, int], block_size: tuple[int, int],
+        classes: Tensor,
+    ):  # fmt: skip
+        self.mask_mod, self.shape, self.block_size, self.classes = mask_mod, shape, block_size, classes
+
+    def __call__(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        """What the mask function gives."""
+        return self.mask_mod(batch, head, query, key)
+
+    def __repr__(self) -> str:
+        return f"grilly.BlockMask(shape={self.shape}, block_size={self.block_size})"
+
+    @property
+    def sparsity(self) -> float:
+        """The share of blocks that are hidden, from 0 to 1. Waits for the device."""
+        classes = self.classes.numpy()
+        return float((classes == 0).mean()) if classes.size else 0.0
+
+
+def _moved(leaf: Node, words: int) -> Node:
+    return word(leaf.value + words, leaf.type) if leaf.name == "word" else leaf
+
+
+def count_words(operation: str, tensors: Sequence[Tensor]) -> int:
+    """The words that say where tensors are. Raises ValueError for more tensors or words than there may be."""
+    words = sum(1 + tensor.ndim for tensor in tensors)
+    if len(tensors) > TENSORS or words > WORDS:
+        raise ValueError(
+            f"{operation}: score_mod and mask_mod read {len(tensors)} tensors of {words - len(tensors)} axes together; "
+            f"expected at most {TENSORS} tensors, of at most {WORDS} axes and tensors"
+        )
+    return words
+
+
+class TracedFunction(NamedTuple):
+    """A function, and the tensors that it reads."""
+
+    own: FunctionExpression
+    tensors: tuple[Tensor, ...]
+
+
+class _Known(NamedTuple):
+    outside: Outside
+    traced: TracedFunction
+
+
+#: What functions that are alive were traced to, by what they are as.
+_known: dict[str, weakref.WeakKeyDictionary[Callable[..., Any], _Known]] = {
+    name: weakref.WeakKeyDictionary() for name in ARGUMENTS
+}
+
+
+def traced(operation: str, name: str, function: Callable[..., Any]) -> TracedFunction:
+    """A function of users as an expression, ``name`` one of ARGUMENTS.
+
+    Raises
+    ------
+    TypeError
+        For what is no function of so many arguments.
+    ExpressionError
+        For one that is no expression, or gives a bool for a score or anything else for a mask.
+    """
+    function = getattr(function, "mask_mod", function)  # of a block mask
+    if not inspect.isfunction(function):
+        return _traced(operation, name, function)
+    known = _known[name].get(function)
+    if known is None or known.outside.changed():
+        known = _Known(Outside(function), _traced(operation, name, function))
+        _known[name][function] = known
+    return known.traced
+
+
+def scalars_of(name: str) -> list[Scalar]:
+    """What a function is given: the score as float32, the others as int32."""
+    arguments = ARGUMENTS[name]
+    dtypes = [FLOAT32 if argument == "score" else INT32 for argument in arguments]
+    return [Scalar(dtype, loaded(dtype, element(number))) for number, dtype in enumerate(dtypes)]
+
+
+def check_function(operation: str, name: str, function: Any) -> None:
+    """Raise TypeError for what is no function of the arguments that it will be given."""
+    arguments = ARGUMENTS[name]
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(
+            f"{operation}: {name} is a {type(function).__name__}; expected a function of ({', '.join(arguments)})"
+        )
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{operation}: {name} is called with ({', '.join(arguments)}), and {place_of(function)} does not take "
+            f"them: {error}"
+        ) from None
+    except ValueError:  # a function that tells no signature
+        pass
+
+
+def trace_function(operation: str, name: str, function: Callable[..., Any]) -> Traced:
+    """What a function computes of the scalars that it is given, checked. Raises as ``traced`` does."""
+    check_function(operation, name, function)
+    found = trace(function, [], {}, scalars_of(name), element_at)
+    if found.several:
+        raise ExpressionError(f"{place_of(function)} returns several values; {name} gives one")
+    dtype = found.outputs[0].dtype
+    if name == "score_mod" and dtype == BOOL:
+        raise ExpressionError(
+            f"{place_of(function)} returns a bool; {operation}'s score_mod gives a score; give what hides keys as "
+            "mask_mod, or return grilly.where(condition, score, -math.inf)"
+        )
+    if name == "mask_mod" and dtype != BOOL:
+        raise ExpressionError(
+            f"{place_of(function)} returns {dtype.name}; {operation}'s mask_mod gives a bool: whether the query sees "
+            "the key, as in query >= key"
+        )
+    return found
+
+
+def _traced(operation: str, name: str, function: Callable[..., Any]) -> TracedFunction:
+    found = trace_function(operation, name, function)
+    gives = FLOAT32 if name == "score_mod" else BOOL
+    (output,) = replaced([stored(gives, found.outputs[0].cast(gives).node)], lambda leaf: leaf, by_device)
+    return TracedFunction(FunctionExpression(Expression(output)), found.tensors)
+
+
+__all__ = [
+    "ARGUMENTS", "BlockMask", "FunctionExpression", "Functions", "TracedFunction", "count_words", "trace_function",
+    "traced",
+]  # fmt: skip

@@ -1,0 +1,283 @@
+"""Norms and softmaxes of captured work, with the elementwise operations before and behind them, made one dispatch.
+
+What stands before makes the rows, and what stands behind is made of the results; neither is stored between. As in
+compute/arrays/fusion.py each result is still rounded to its dtype, so that a replay has the bits of the calls. Only
+the sign of a zero of a layer norm may differ: a compiler may take an element less itself, less a mean of 0, for -0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...errors import UnsupportedError
+from ...runtime.interface import Capture
+from ..arrays.fusion import (
+    STEPS,
+    Array,
+    CapturedWork,
+    ElementwiseCommand,
+    Together,
+    bound,
+    elementwise,
+    planner_of,
+    refined,
+    replace,
+    shaped,
+)
+from ..arrays.operations import spec
+from ..device.device import Device, Noted
+from ..device.plan import Layout
+from ..device.tensor import contiguous_strides, reshaped
+from ..expressions.cutting import Most
+from ..expressions.expression import Expression
+from ..expressions.nodes import Node, element, in_order, replaced
+from .plan import OPERANDS, WORDS, Norm, Rows, emit_with_expressions, most_calls
+
+#: What both expressions have at most.
+_MOST = Most(OPERANDS, WORDS, 300)
+#: Full arrays that make the elements of a row that is read twice, at most: more would move more bytes than a store.
+_READ_TWICE = 2
+_BINDINGS = ("x", "r", "w", "b", "y", "s")  # shaders/norms/norm-rows.toml
+_RESULT = OPERANDS  # the number of the norm's result among elements, until there is a hole for them
+
+
+class NormCommand(NamedTuple):
+    """A norm as it was captured. All arrays have the shape in which ``result`` is contiguous.
+
+    Attributes
+    ----------
+    norm : Norm
+    expression : Expression
+        What is normed, of the elements of ``arrays``.
+    words : tuple of int
+        None.
+    arrays : tuple of Array
+        x, and what is added to it.
+    result : Array
+    seconds : float
+    order : tuple of int
+        The axes of the norm's rows by those of that shape.
+    beside : dict of str to Array
+        w, b and s, of those that there are.
+    calls : int
+        Functions that expressions may call for an element, at most; -1 where nothing may stand beside the norm.
+    """
+
+    norm: Norm
+    expression: Expression
+    words: tuple[int, ...]
+    arrays: tuple[Array, ...]
+    result: Array
+    seconds: float
+    order: tuple[int, ...]
+    beside: dict[str, Array]
+    calls: int
+
+    @property
+    def count(self) -> int:
+        """Elements of the result."""
+        return math.prod(self.result.layout.shape)
+
+    @property
+    def walks(self) -> int:
+        """How many times a row is read."""
+        return 1 + self.norm.constants["LONG"]
+
+    @classmethod
+    def of(cls, device: Device, noted: Noted, command: tuple) -> NormCommand:
+        """The norm of which this was noted."""
+        norm: Norm = noted.operation
+        y = norm.rows.y
+        order = tuple(sorted(range(y.ndim), key=lambda axis: -y._strides[axis] if y.shape[axis] > 1 else -math.inf))
+        named = [*norm.named.items(), ("y", y)]
+        arrays = {}
+        for (name, tensor), offset in zip(named, noted.offsets, strict=True):
+            view = tensor if name in "wb" else tensor.transpose(order)
+            layout = Layout(view.shape, view._strides, view.dtype, offset)
+            arrays[name] = Array(command[1][_BINDINGS.index(name)], layout)
+        read = tuple(arrays.pop(name) for name in "xr" if name in arrays)
+        expression = Expression(element(0))
+        if len(read) == 2:
+            expression = spec("add", y.dtype).expression((y.dtype, y.dtype), y.dtype)
+        result = arrays.pop("y")
+        back = tuple(order.index(axis) for axis in range(y.ndim))
+        calls = most_calls(device.registry, norm)
+        return cls(norm, expression, (), read, result, command[4], back, arrays, calls)
+
+
+def fuse_norms(device: Device, captured: Capture) -> None:
+    """Replace norms and the elementwise operations beside them among captured work by one dispatch each."""
+    norms = {
+        number: NormCommand.of(device, one, captured.commands[number])
+        for number, one in captured.operations.items() if isinstance(one.operation, Norm)
+    }  # fmt: skip
+    if not norms:
+        return
+    operations: dict[int, Any] = {**elementwise(captured), **norms}
+    work = CapturedWork(captured, operations)
+    found: dict[int, list[tuple[tuple, None]]] = {}
+    for number in sorted(norms):
+        chain = _chain(work, number, {*found, *norms} - {number})
+        command = _command(device, _Fused(operations, sorted(chain))) if len(chain) > 1 else None
+        if command is not None:
+            found |= {member: [] for member in chain} | {max(chain): [(command, None)]}
+    replace(captured, found)
+
+
+def _chain(work: CapturedWork, norm: int, taken: Container[int]) -> set[int]:
+    """The operations that become one dispatch with a norm, which is among them; of those ``taken`` none."""
+    behind = list(_behind(work, norm, taken))
+    fitting = (chain for last in reversed(behind) if (chain := _between(work, norm, last, behind)) is not None)
+    chain = next(fitting, {norm})
+    last, grown = max(chain), True
+    while grown and len(chain) < STEPS:
+        makers = sorted(work.makers(chain), reverse=True)
+        added = next((number for number in makers if number not in taken and _fits(work, chain | {number}, last)), None)
+        grown = added is not None
+        if added is not None:
+            chain = chain | {added}
+    return chain
+
+
+def _behind(work: CapturedWork, norm: int, taken: Container[int]) -> Iterator[int]:
+    """The first operations that are made of the norm's result, in their order."""
+    made, count = {norm}, 0
+    for number in sorted(work.operations):
+        if number <= norm or number in taken or count == STEPS:
+            continue
+        if any(work.writers[array.memory] & made for array in work.operations[number].arrays):
+            made.add(number)
+            count += 1
+            yield number
+
+
+def _between(work: CapturedWork, norm: int, last: int, behind: Sequence[int]) -> set[int] | None:
+    """The norm, the last operation, and those between them on its way, if they can be one dispatch."""
+    chain, makers = {last}, {last}
+    while makers:
+        makers = {number for number in work.makers(chain) if number == norm or number in behind}
+        chain |= makers
+    return chain if norm in chain and len(chain) <= STEPS and _fits(work, chain, last) else None
+
+
+def _fits(work: CapturedWork, chain: set[int], last: int) -> bool:
+    if not all(number == last or work.addable(number, chain, last) for number in chain):
+        return False
+    fused = _Fused(work.operations, sorted(chain))
+    return fused.fits and not any(
+        fused.norm < number <= last and number not in chain
+        for name, array in fused.beside.items()
+        for number in work.writers[array.memory] | (work.readers[array.memory] if name == "s" else set())
+    )
+
+
+class _Fused:
+    """A norm and operations beside it, in their order. ``fits``: whether the kernel can do it.
+
+    Attributes
+    ----------
+    norm : int
+        Its number among the operations.
+    before, after : Node
+        The bits of what is normed, of elements of ``arrays`` and of words; those of what is written, of these and of
+        the norm's result, whose number is ``_RESULT``.
+    arrays : list of Array
+        With the shape of ``result``.
+    words : list of int
+    result : Array
+    beside : dict of str to Array
+        The norm's.
+    seconds : float
+    """
+
+    def __init__(self, operations: Mapping[int, ElementwiseCommand | NormCommand], numbers: Sequence[int]):
+        members = [operations[number] for number in numbers]
+        self.norm, self.command = next(
+            (number, one) for number, one in zip(numbers, members, strict=True) if isinstance(one, NormCommand)
+        )
+        self.beside = self.command.beside
+        self.seconds = sum(member.seconds for member in members)
+        own = self.command.result.layout.shape
+        last = members[-1].result
+        self.result = last._replace(layout=last.layout._replace(shape=own, strides=contiguous_strides(own)))
+        shape = refined([own, *(member.result.layout.shape for member in members)])
+        self.fits = shape is not None and self._put_together(members, shape)
+
+    def _put_together(self, members: Sequence[Any], shape: tuple[int, ...]) -> bool:
+        views = [self._of_own_shape(array, shape) for member in members for array in member.arrays]
+        if any(view is None for view in views):
+            return False
+        together = Together(lambda array: self._of_own_shape(array, shape))
+        for member in members:
+            self.after = together.output(member)
+            if member is self.command:
+                self.before, self.after = self.after, element(_RESULT)
+            together.note(member, self.after)
+        self.arrays, self.words = together.arrays, together.words
+        written = self.result
+        return (
+            len(self.arrays) > 0 and _MOST.takes([self.before, self.after], len(self.arrays), len(self.words))
+            and self.command.walks * _calls(self.before) + _calls(self.after) <= self.command.calls
+            and (self.command.walks == 1 or self._full_before() <= _READ_TWICE)
+            and written.layout.dtype.itemsize == self.command.result.layout.dtype.itemsize
+            and all(array.layout.dtype.itemsize <= 4 for array in self.arrays)
+            and not any(map(together.makes, self.beside.values()))
+            and not any(array.memory is written.memory for array in (*self.arrays, *self.beside.values()))
+            and ("s" not in self.beside or self.beside["s"].layout.offset == written.layout.offset)
+        )
+
+    def _of_own_shape(self, array: Array, shape: tuple[int, ...]) -> Array | None:
+        """The array, which has a view of this shape, with the axes of the norm's result, if there is such a view."""
+        layout, own = shaped(array, shape).layout, self.command.result.layout.shape
+        strides = reshaped(layout.shape, layout.strides, own)
+        return None if strides is None else array._replace(layout=layout._replace(shape=own, strides=strides))
+
+    def _full_before(self) -> int:
+        """How many arrays of as many elements as the result has are read to make what is normed."""
+        return sum(
+            node.name == "element" and 0 not in _counted(self.arrays[node.value].layout)
+            for node in in_order([self.before])
+        )  # fmt: skip
+
+
+def _calls(output: Node) -> int:
+    """How many functions an expression calls."""
+    return sum(node.name == "call" for node in in_order([output]))
+
+
+def _counted(layout: Layout) -> list[int]:
+    """The strides along axes of several elements."""
+    return [stride for stride, extent in zip(layout.strides, layout.shape, strict=True) if extent > 1]
+
+
+def _command(device: Device, fused: _Fused) -> tuple | None:
+    """The dispatch; None where the kernel cannot do it, and where there are too many programs already."""
+    norm, beside = fused.command, fused.beside
+    arrays = [*fused.arrays, *beside.values(), fused.result]
+    planner, offsets = planner_of(device, arrays)
+    names = [*"xrp"[: len(fused.arrays)], *beside, "y"]
+    tensors = {
+        name: tensor if name in "wb" else tensor.transpose(norm.order)
+        for name, tensor in zip(names, planner.inputs, strict=True)
+    }
+    aligned = {name for name, offset in zip(names, offsets, strict=True) if offset % 4 == 0}
+    rows = Rows(**{name: tensors.get(name) for name in "xrwbysp"}, t=None, groups=0, aligned={"y", *beside} <= aligned)
+    outputs = replaced([fused.after], _shifted)
+    try:
+        emit_with_expressions(planner, device.registry, norm.norm, rows, aligned, Expression(fused.before),
+                              Expression(outputs[0]))  # fmt: skip
+    except UnsupportedError:
+        return None
+    return bound(device, planner, arrays, fused.words, fused.seconds)
+
+
+def _shifted(leaf: Node) -> Node:
+    """A leaf of what stands behind as its hole has it: the norm's result is the first of its elements."""
+    if leaf.name == "word":
+        return leaf
+    return element(0 if leaf.value == _RESULT else leaf.value + 1)
+
+
+__all__ = ["NormCommand", "fuse_norms"]

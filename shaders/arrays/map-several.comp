@@ -1,0 +1,166 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// What it computes: up to four results, element by element, of up to eight arrays: what fills the hole "values" gives an
+//     element of each result.
+// Shapes and layouts: w, x, y and z have one shape; each is new and contiguous, or has the layout of an operand that it
+//     replaces. Operands lie as in map.comp, but with strides s_0 to s_3 over four axes, or t_0 to t_3; or they are one
+//     element (ALONE).
+// Bindings: 0 a to 7 h, 8 w, 9 x, 10 y, 11 z.
+// Specialization constants: BITS_A to BITS_H, BITS_W to BITS_Z, of an element; RESULTS, how many there are; FORM_A to
+//     FORM_H: ABSENT, FLAT, STRIDED, RUNS, BROADCAST, ALONE; SECOND, whose bits 0 to 7 tell which of a to h have the
+//     strides t_0 to t_3; AXES, how many of the axes have more than one element where an operand has strides.
+// Push constants: see the block; offsets and strides in elements; `count` elements of each result are made. n_0 to n_7: the
+//     words of the hole.
+// Workgroup: THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).
+//     Invocation: one.
+// Accumulation: as the expressions say.
+// Defines: THREADS, STRIPE.
+// Preconditions: as of map.comp. Operands are read before results are written, so that a result may be any operand's.
+
+layout(constant_id = 0) const uint BITS_A = 32u;
+layout(constant_id = 1) const uint BITS_B = 32u;
+layout(constant_id = 2) const uint BITS_C = 32u;
+layout(constant_id = 3) const uint BITS_D = 32u;
+layout(constant_id = 4) const uint BITS_E = 32u;
+layout(constant_id = 5) const uint BITS_F = 32u;
+layout(constant_id = 6) const uint BITS_G = 32u;
+layout(constant_id = 7) const uint BITS_H = 32u;
+layout(constant_id = 8) const uint BITS_W = 32u;
+layout(constant_id = 9) const uint BITS_X = 32u;
+layout(constant_id = 10) const uint BITS_Y = 32u;
+layout(constant_id = 11) const uint BITS_Z = 32u;
+layout(constant_id = 12) const uint FORM_A = 0u;
+layout(constant_id = 13) const uint FORM_B = 0u;
+layout(constant_id = 14) const uint FORM_C = 0u;
+layout(constant_id = 15) const uint FORM_D = 0u;
+layout(constant_id = 16) const uint FORM_E = 0u;
+layout(constant_id = 17) const uint FORM_F = 0u;
+layout(constant_id = 18) const uint FORM_G = 0u;
+layout(constant_id = 19) const uint FORM_H = 0u;
+layout(constant_id = 20) const uint RESULTS = 1u;
+layout(constant_id = 21) const uint SECOND = 0u;
+layout(constant_id = 22) const uint AXES = 4u;
+
+const uint HALVES = 0u;  // nothing here asks for numbers of 16 bits
+const uint EACH = 4u;
+#include "arrays/words.glsl"
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint count, a_offset, b_offset, c_offset, d_offset, e_offset, f_offset, g_offset, h_offset;
+    uint w_offset, x_offset, y_offset, z_offset;
+    uint e_1, e_2, e_3;
+    uint s_0, s_1, s_2, s_3;
+    uint t_0, t_1, t_2, t_3;
+    uint n_0, n_1, n_2, n_3, n_4, n_5, n_6, n_7;
+} pc;
+
+layout(set = 0, binding = 0, std430) readonly buffer A { uvec4 a_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b_data[]; };
+layout(set = 0, binding = 2, std430) readonly buffer C { uvec4 c_data[]; };
+layout(set = 0, binding = 3, std430) readonly buffer D { uvec4 d_data[]; };
+layout(set = 0, binding = 4, std430) readonly buffer E { uvec4 e_data[]; };
+layout(set = 0, binding = 5, std430) readonly buffer F { uvec4 f_data[]; };
+layout(set = 0, binding = 6, std430) readonly buffer G { uvec4 g_data[]; };
+layout(set = 0, binding = 7, std430) readonly buffer H { uvec4 h_data[]; };
+layout(set = 0, binding = 8, std430) writeonly buffer W { uvec4 w_data[]; };
+layout(set = 0, binding = 9, std430) writeonly buffer X { uvec4 x_data[]; };
+layout(set = 0, binding = 10, std430) writeonly buffer Y { uvec4 y_data[]; };
+layout(set = 0, binding = 11, std430) writeonly buffer Z { uvec4 z_data[]; };
+
+READER(a, a_data, BITS_A)
+READER(b, b_data, BITS_B)
+READER(c, c_data, BITS_C)
+READER(d, d_data, BITS_D)
+READER(e, e_data, BITS_E)
+READER(f, f_data, BITS_F)
+READER(g, g_data, BITS_G)
+READER(h, h_data, BITS_H)
+WRITER(w, w_data, BITS_W)
+WRITER(x, x_data, BITS_X)
+WRITER(y, y_data, BITS_Y)
+WRITER(z, z_data, BITS_Z)
+
+#include "arrays/places.glsl"
+
+struct Values { uvec2 w, x, y, z; };
+
+// The bits of an element of each result, of those of the operands' elements and of words.
+Values hole_values(const in uvec2 a, const in uvec2 b, const in uvec2 c, const in uvec2 d, const in uvec2 e, const in uvec2 f,
+    const in uvec2 g, const in uvec2 h, const in uvec4 n, const in uvec4 m) {
+    uvec2 x = a + b + c + d + e + f + g + h + n.xy + n.zw + m.xy + m.zw;
+    return Values(x, x, x, x);
+}
+
+// Counted from the operand's first element.
+uint place(uint number, uvec4 at) {
+    if ((SECOND >> number & 1u) != 0u) return along(at, pc.t_0, pc.t_1, pc.t_2, pc.t_3);
+    return along(at, pc.s_0, pc.s_1, pc.s_2, pc.s_3);
+}
+
+#define READ_RUN(NAME, NUMBER, FORM) \
+    if (FORM == FLAT) NAME##_run(pc.NAME##_offset + i, pc.NAME##_offset + pc.count, NAME); \
+    if (FORM == RUNS) { \
+        uint first = pc.NAME##_offset + place(NUMBER, at); \
+        NAME##_run(first, first + EACH, NAME); \
+    } \
+    if (FORM == BROADCAST) NAME[0] = NAME##_raw(pc.NAME##_offset + place(NUMBER, at)); \
+    if (FORM == ALONE) NAME[0] = NAME##_raw(pc.NAME##_offset);
+
+#define READ_ELEMENT(NAME, NUMBER, FORM) \
+    if (FORM == STRIDED) NAME[k] = NAME##_raw(pc.NAME##_offset + place(NUMBER, at));
+
+#define ELEMENT(NAME, FORM) (FORM == BROADCAST || FORM == ALONE ? NAME[0] : NAME[k])
+
+void main() {
+    uint group = gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x;
+    uint i = EACH * (group * uint(THREADS) + gl_LocalInvocationIndex);
+    if (i >= pc.count) return;
+    uvec2 a[8], b[8], c[8], d[8], e[8], f[8], g[8], h[8], w[8], x[8], y[8], z[8];
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        a[k] = b[k] = c[k] = d[k] = e[k] = f[k] = g[k] = h[k] = w[k] = x[k] = y[k] = z[k] = uvec2(0u);
+    }
+    uvec4 at = uvec4(0u);
+    const bool strides = has_strides(FORM_A) || has_strides(FORM_B) || has_strides(FORM_C) || has_strides(FORM_D)
+        || has_strides(FORM_E) || has_strides(FORM_F) || has_strides(FORM_G) || has_strides(FORM_H);
+    if (strides) at = coordinates(i);
+    READ_RUN(a, 0u, FORM_A)
+    READ_RUN(b, 1u, FORM_B)
+    READ_RUN(c, 2u, FORM_C)
+    READ_RUN(d, 3u, FORM_D)
+    READ_RUN(e, 4u, FORM_E)
+    READ_RUN(f, 5u, FORM_F)
+    READ_RUN(g, 6u, FORM_G)
+    READ_RUN(h, 7u, FORM_H)
+    if (FORM_A == STRIDED || FORM_B == STRIDED || FORM_C == STRIDED || FORM_D == STRIDED || FORM_E == STRIDED
+        || FORM_F == STRIDED || FORM_G == STRIDED || FORM_H == STRIDED) {
+        [[unroll]] for (uint k = 0u; k < EACH; k++) {
+            if (i + k < pc.count) {
+                READ_ELEMENT(a, 0u, FORM_A)
+                READ_ELEMENT(b, 1u, FORM_B)
+                READ_ELEMENT(c, 2u, FORM_C)
+                READ_ELEMENT(d, 3u, FORM_D)
+                READ_ELEMENT(e, 4u, FORM_E)
+                READ_ELEMENT(f, 5u, FORM_F)
+                READ_ELEMENT(g, 6u, FORM_G)
+                READ_ELEMENT(h, 7u, FORM_H)
+            }
+            advance(at);
+        }
+    }
+    [[unroll]] for (uint k = 0u; k < EACH; k++) {
+        Values found = hole_values(ELEMENT(a, FORM_A), ELEMENT(b, FORM_B), ELEMENT(c, FORM_C), ELEMENT(d, FORM_D),
+            ELEMENT(e, FORM_E), ELEMENT(f, FORM_F), ELEMENT(g, FORM_G), ELEMENT(h, FORM_H),
+            uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3), uvec4(pc.n_4, pc.n_5, pc.n_6, pc.n_7));
+        w[k] = found.w;
+        x[k] = found.x;
+        y[k] = found.y;
+        z[k] = found.z;
+    }
+    w_run(pc.w_offset + i, pc.w_offset + pc.count, w);
+    if (RESULTS > 1u) x_run(pc.x_offset + i, pc.x_offset + pc.count, x);
+    if (RESULTS > 2u) y_run(pc.y_offset + i, pc.y_offset + pc.count, y);
+    if (RESULTS > 3u) z_run(pc.z_offset + i, pc.z_offset + pc.count, z);
+}

@@ -1,0 +1,198 @@
+"""Optimizers: gradients that are read where they lie, and steps that happen or do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import grilly
+from graphs import default
+from grilly import nn, optim
+from grilly.errors import OutOfDeviceMemoryError
+from toolbox import TOOLS, tool
+
+SHAPES = {"a": (7, 13), "b": (5,), "c": (33,), "d": (7, 13), "e": ()}
+
+
+@pytest.fixture
+def backend(vulkan_backend):
+    with default(vulkan_backend):
+        yield vulkan_backend
+
+
+class Part(nn.Module):
+    def __init__(self, shapes):
+        super().__init__()
+        random = np.random.default_rng(0)
+        for name, shape in shapes.items():
+            setattr(self, name, nn.Parameter(random.standard_normal(shape).astype(np.float32)))
+
+
+def gradients_of(model, random):
+    return {
+        name: np.asarray(random.standard_normal(parameter.shape), np.float32)
+        for name, parameter in model.named_parameters()
+    }  # fmt: skip
+
+
+def near(found, want):
+    np.testing.assert_allclose(found, want, rtol=3e-6, atol=3e-6)
+
+
+def dispatches(backend, call):
+    with backend.profile() as profile:
+        call()
+    return len(profile.timings)
+
+
+def flat_gradients(model, grads):
+    """Gradients that lie as the parameters of an optimizer do, with NaN between them."""
+    found, flat = {}, {}
+    for name, parameter in model.named_parameters():
+        storage, start = parameter.data._storage, parameter.data._offset
+        if id(storage) not in flat:
+            flat[id(storage)] = grilly.asarray(np.full(storage.nbytes // 4, np.nan, np.float32))
+        found[name] = flat[id(storage)][start : start + parameter.data.size].reshape(parameter.shape)
+        found[name][...] = grads[name]
+    return found
+
+
+@pytest.mark.parametrize("shapes", [{"a": (8, 8), "b": (16,), "c": (8, 8)}, SHAPES], ids=["whole", "odd"])
+def test_gradients_that_lie_side_by_side_are_read_there(backend, shapes):
+    """In as many dispatches as for one parameter, and what lies between them is not read."""
+    models, random = [Part(shapes) for _ in range(2)], np.random.default_rng(1)
+    whole, apart = (optim.AdamW(1e-3, max_grad_norm=0.1) for _ in range(2))
+    whole.init(models[0])
+    for _ in range(3):
+        grads = gradients_of(models[0], random)
+        flat = flat_gradients(models[0], grads)
+        whole.update(models[0], flat)
+        apart.update(models[1], {name: backend.tensor(grad) for name, grad in grads.items()})
+    for one, other in zip(models[0].state_dict().values(), models[1].state_dict().values(), strict=True):
+        near(one, other)
+    counted = dispatches(backend, lambda: whole.update(models[0], flat))
+    assert counted == 4 if shapes is not SHAPES else counted <= 4 + 2 * len(SHAPES)
+    clipped, norm = optim.clip_grad_norm(flat, 0.1)
+    near(norm.numpy(), np.sqrt(sum(np.sum(np.square(grad, dtype=np.float64)) for grad in grads.values())))
+    for name, grad in grads.items():
+        near(clipped[name].numpy(), grad * min(1, 0.1 / (float(norm) + 1e-6)))
+
+
+def test_a_step_is_three_dispatches(backend):
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+    optimizer = optim.AdamW(1e-3)
+    optimizer.init(model)
+    grads = flat_gradients(model, gradients_of(model, np.random.default_rng(1)))
+    optimizer.update(model, grads)
+    assert dispatches(backend, lambda: optimizer.update(model, grads)) == 3
+
+
+# -- all or nothing
+
+
+def everything(model, optimizer):
+    """The bits of weights and state."""
+    arrays = {**model.state_dict(), **{f"state {name}": value for name, value in optimizer.state_dict().items()}}
+    return {name: np.array(value).tobytes() for name, value in arrays.items()}
+
+
+MAKES = {
+    "adamw": lambda: optim.AdamW(0.1, max_grad_norm=1.0, groups=[{"params": "a", "lr": 0.2}]),
+    "adafactor": lambda: optim.Adafactor(0.1),
+    "muon": lambda: optim.Muon(0.1, ns_steps=1, other=optim.Lion(0.1)),
+    "scaled": lambda: optim.SGD(0.1, 0.9, loss_scale=optim.LossScale(2.0)),
+}
+
+
+def begun(make):
+    """A model and its optimizer after two steps, and gradients."""
+    model, optimizer, random = Part(SHAPES), make(), np.random.default_rng(1)
+    model.b.data = model.b.data.astype(np.float32)
+    grads = gradients_of(model, random)
+    for _ in range(2):
+        optimizer.update(model, grads)
+    return model, optimizer, grads
+
+
+@pytest.mark.skipif(not (TOOLS / "interrupts.py").exists(), reason="tools/interrupts.py is not in an installed package")
+@pytest.mark.parametrize("name", MAKES)
+def test_an_interrupted_step_happened_or_did_not(backend, name):
+    """KeyboardInterrupt at points chosen at random, of those at which Python runs signal handlers."""
+    points = tool("interrupts").Points(str(Path(grilly.__file__).parent))
+    model, optimizer, grads = begun(MAKES[name])
+    count = points.count(lambda: optimizer.update(model, grads))
+    random, outcomes = np.random.default_rng(2), set()
+
+    def stop():
+        raise KeyboardInterrupt
+
+    for at in (*random.integers(1, count, 25), count - 1, count):
+        before = everything(model, optimizer)
+        other, twin = Part(SHAPES), MAKES[name]()
+        other.load_state_dict(model.state_dict())
+        twin.init(other)
+        twin.load_state_dict(optimizer.state_dict())
+        twin.update(other, grads)
+        after = everything(other, twin)
+        raised = False
+        try:
+            points.run(lambda: optimizer.update(model, grads), int(at), stop)
+        except KeyboardInterrupt:
+            raised = True
+        found = everything(model, optimizer)
+        assert found in ((before, after) if raised else (after,)), f"at point {at} of {count}"
+        outcomes.add((raised, found == after))
+    assert (True, False) in outcomes
+    before = everything(model, optimizer)
+    optimizer.update(model, grads)
+    assert everything(model, optimizer) != before
+
+
+@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("at", range(6))
+def test_a_step_without_memory_did_not_happen(backend, monkeypatch, name, at):
+    model, optimizer, grads = begun(MAKES[name])
+    before, allocate, left = everything(model, optimizer), backend.runtime.allocate, [at]
+
+    def short(*arguments, **named):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OutOfDeviceMemoryError("none is left")
+        return allocate(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend.runtime, "allocate", short)
+        with pytest.raises(OutOfDeviceMemoryError):
+            optimizer.update(model, grads)
+    assert everything(model, optimizer) == before
+    optimizer.update(model, grads)
+    assert optimizer.steps == 3
+
+
+def test_what_is_recorded_together_is_not_recorded_in_part(backend):
+    """Where a dispatch is wrong, none of the others has run."""
+    from grilly.compute.device.together import together
+
+    x = backend.tensor(np.zeros(8, np.float32))
+    double = grilly.elementwise(lambda x: x + 1)
+    with pytest.raises(ZeroDivisionError), together(backend.opened):
+        double.into([x], x)
+        assert x.numpy().tolist() == [0.0] * 8
+        raise ZeroDivisionError
+    with pytest.raises(ValueError, match="bindings"), together(backend.opened):
+        double.into([x], x)
+        program, *_ = held = backend.opened.captured.together[0]
+        backend.opened.captured.together.append((program, (), *held[2:]))
+    assert x.numpy().tolist() == [0.0] * 8
+    with together(backend.opened):
+        for _ in range(3):
+            double.into([x], x)
+        with together(backend.opened):
+            double.into([x], x)
+    assert x.numpy().tolist() == [4.0] * 8
+    with backend.profile() as profile, together(backend.opened):  # more than a submission has
+        for _ in range(150):
+            double.into([x], x)
+    assert x.numpy().tolist() == [154.0] * 8 and len(profile.timings) == 150

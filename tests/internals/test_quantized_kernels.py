@@ -1,0 +1,131 @@
+"""Kernels and plans of quantized weights: every kernel that can run, cut calls, and memory for floats."""
+
+import numpy as np
+import pytest
+
+import grilly
+import grilly.functional as F
+from grilly.compute import quantized
+from grilly.compute.device.plan import Layout
+from grilly.compute.device.trial import pin, view_of
+from grilly.compute.matmul import quantized as products
+from grilly.compute.matmul.linear import linear, linear_backward
+from grilly.quantization.groups import GroupedTensor, Grouping, Parts
+from grilly.quantization.packing import GROUPED, PACKINGS
+from grilly.registry import Choice, default_manifest
+
+#: Also what llvmpipe does not choose, but can run.
+VARIANTS = {
+    v.label: v for v in default_manifest().by_operation["linear-quantized"]
+    if v.dtype == "float32" and (not v.subgroup_sizes or 8 in v.subgroup_sizes)
+}  # fmt: skip
+
+
+def drawn(*shape):
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def grouped(type, rows, depth):
+    """A matrix of a type whose scales are of groups, with levels and zeros of every kind."""
+    kind, _, size = type.partition(":")
+    rng, own = np.random.default_rng([rows, depth, int(size)]), GROUPED[kind]
+    groups = -(-depth // int(size))
+    words = rng.integers(0, 2**32, (rows, depth * own.low // 32), np.uint64).astype(np.uint32)
+    if own.table == "e4m3":
+        words &= np.uint32(0xBFBFBFBF)  # without numbers that are none
+    scales = (rng.standard_normal((rows, groups)) / 2**own.low).astype(np.float16).astype(np.float32)
+    if own.scales == "bfloats_zeros":
+        scales = (scales.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    zeros = rng.integers(0, 2**own.low, (rows, groups)).astype(np.uint8) if own.scales.endswith("zeros") else None
+    return GroupedTensor((rows, depth), own.low, kind, Grouping(int(size)), lambda: Parts(words, scales, zeros))
+
+
+def layouts(facts, weight, *arrays):
+    return [None if array is None else Layout.of(array, facts) for array in (*arrays, *weight.arrays)]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_kernel(vulkan_backend, name):
+    """With epilogues, rows and columns past the last, and units past the last."""
+    device, variant = vulkan_backend.opened, VARIANTS[name]
+    if set(variant.requires) - device.runtime.features:
+        pytest.skip("the device lacks what the kernel requires")
+    size = 8 if variant.subgroup_sizes else None
+    view = pin(view_of(device), Choice(variant, size, default_manifest()))
+    for type in ("Q4_1", "Q3_K", "Q8_0", "MXFP4", "Q2_K"):
+        packed = grilly.quantize(drawn(38, 768), type)
+        weight, plain = vulkan_backend.tensor(packed), packed.dequantize()
+        for rows in (1, 3, 5):
+            x, bias = drawn(rows, 768), drawn(38)
+            for gated in (False, True):
+                given = {"activation": "silu", "gated": gated, "residual": drawn(rows, 19 if gated else 38)}
+                found = linear(view, vulkan_backend.tensor(x), weight, bias, **given).numpy()
+                np.testing.assert_allclose(found, F.linear(x, plain, bias, **given), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_kernel_with_groups(vulkan_backend, name):
+    device, variant = vulkan_backend.opened, VARIANTS[name]
+    if set(variant.requires) - device.runtime.features:
+        pytest.skip("the device lacks what the kernel requires")
+    size = 8 if variant.subgroup_sizes else None
+    view, x = pin(view_of(device), Choice(variant, size, default_manifest())), drawn(1, 352)
+    for type in ("INT8:96", "UINT4:128", "UINT8_BF16:64", "NF4:64", "F8_E4M3:352"):
+        packed = grouped(type, 19, 352)
+        exact = x.astype(np.float64) @ packed.dequantize(np.float64).T
+        found = linear(view, vulkan_backend.tensor(x), vulkan_backend.tensor(packed)).numpy()
+        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
+
+
+def test_no_more_floats_than_the_scratch_memory_takes(vulkan_backend, monkeypatch):
+    packed = grilly.quantize(drawn(300, 256), "Q4_K")
+    weight, device = vulkan_backend.tensor(packed), vulkan_backend.opened
+    monkeypatch.setattr(products, "SCRATCH", 70 * 256 * 4)
+    view = view_of(device)
+    x, bias, residual, plain = drawn(40, 256), drawn(300), drawn(40, 150), packed.dequantize()
+    for gated in (False, True):
+        given = (("Q4_K",), False, "relu", gated, ())
+        own = vulkan_backend.tensor(x)
+        made = products.plan(given, layouts(device.facts, weight, own, None, None, None), device.facts, device.registry)
+        assert max(slot for slot in made.slots if isinstance(slot, int)) <= max(products.SCRATCH, 40 * 300 * 4)
+        kwargs = {"activation": "relu", "gated": gated, "residual": residual if gated else None}
+        found = linear(view, own, weight, bias, **kwargs).numpy()
+        np.testing.assert_allclose(found, F.linear(x, plain, bias, **kwargs), rtol=1e-4, atol=1e-4)
+    grad = drawn(40, 300)
+    found = linear_backward(view, vulkan_backend.tensor(grad), x, weight)[0].numpy()
+    np.testing.assert_allclose(found, grad @ plain, rtol=1e-4, atol=1e-3)
+
+
+def test_tensors_beyond_a_binding(vulkan_backend, monkeypatch):
+    """Rows are cut where bindings do not take them all."""
+    packed = grilly.quantize(drawn(64, 256), "Q5_K")
+    weight, device = vulkan_backend.tensor(packed), vulkan_backend.opened
+    monkeypatch.setattr(quantized.Rows, "fits", lambda rows, facts: rows.count <= 10)
+    view = view_of(device)
+    for rows, gated in ((1, False), (2, True), (30, False)):
+        x, bias = drawn(rows, 256), drawn(64)
+        found = linear(view, vulkan_backend.tensor(x), weight, bias, activation="relu", gated=gated).numpy()
+        wanted = F.linear(x, packed.dequantize(), bias, activation="relu", gated=gated)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    given, places = (weight.types, weight.shape, np.dtype(np.float32)), layouts(device.facts, weight, None)
+    steps = quantized.plan(given, places, device.facts, device.registry).steps
+    assert len(steps) == 8 and sum(step.push_constants()["count"] for step in steps) == 64 * 256 // 8
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+@pytest.mark.parametrize("size", [32, 96, 128, 320])
+def test_groups(vulkan_backend, kind, size):
+    """The last group may be smaller; numbers are those of the host, bit for bit."""
+    packed = grouped(f"{kind}:{size}", 7, 320)
+    weight = vulkan_backend.tensor(packed)
+    np.testing.assert_array_equal(weight.dequantize().numpy(), packed.dequantize())
+    assert weight.nbytes == packed.nbytes == quantized.packed_nbytes(packed.type, packed.shape)
+
+
+@pytest.mark.parametrize("name", PACKINGS)
+def test_bytes_on_the_device(vulkan_backend, name):
+    """What is said of them before is what they are."""
+    one = grilly.quantization.TYPES[name]
+    raw = np.zeros((3, one.nbytes * 3), np.uint8)
+    packed = grilly.QuantizedTensor(raw, (3, one.block * 3), name)
+    assert vulkan_backend.tensor(packed).nbytes == quantized.packed_nbytes(name, packed.shape)
