@@ -198,8 +198,8 @@ compile_all() {
 faults() { # with the runtimes that can be opened here; GRILLY_REQUIRE_RUNTIMES names those that must
   local seconds=${GRILLY_FAULT_SECONDS:-90} interrupts=${GRILLY_INTERRUPT_SECONDS:-25} status=0 runtimes=vulkan
   if "$python" -c 'import kp' 2>/dev/null; then runtimes+=" kompute"; fi
-  "$python" tools/faults.py --seconds $((seconds * 4 / 5)) || status=1
-  if [[ $runtimes == *kompute* ]]; then "$python" tools/faults.py --seconds $((seconds / 5)) --runtime kompute || status=1; fi
+  "$python" tools/inject_faults.py --seconds $((seconds * 4 / 5)) || status=1
+  if [[ $runtimes == *kompute* ]]; then "$python" tools/inject_faults.py --seconds $((seconds / 5)) --runtime kompute || status=1; fi
   # shellcheck disable=SC2086  # one or two names
   "$python" tools/interrupts.py --seconds "$interrupts" --runtime $runtimes || status=1
   return $status

@@ -69,9 +69,12 @@ shared uvec4 states[THREADS];
 
 uvec4 found;
 
+// 0, of which compilers know nothing: what holes round to float16 is kept rounded by it (expressions/body.py).
+uint function_zero() { return pc.extent >> 31; }
+
 // An element that is reduced, a float32 or an int64, of the bits of the arrays' elements and of words.
 uvec2 hole_element(const in uvec2 a, const in uvec2 b, const in uvec2 c, const in uvec4 n, const in uvec4 m) {
-    return a + b + c + n.xy + n.zw + m.xy + m.zw;
+    return a + b + c + n.xy + n.zw + m.xy + m.zw + function_zero();
 }
 
 // The bits of an element of y, of what was found, a float32 or an int64, and the number of elements of a row, an int64.

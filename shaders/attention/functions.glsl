@@ -21,11 +21,14 @@ const uint FUNCTION_WORDS = 51u;
 
 uint function_word(const in uint at) { return extra_data[at]; }
 
+// 0, of which compilers know nothing: what holes round to float16 is kept rounded by it (expressions/body.py).
+uint function_zero() { return parameter(FUNCTION_WORDS) >> 31; }
+
 uvec2 hole_mask(
     const in uvec2 batch, const in uvec2 head, const in uvec2 query, const in uvec2 key, WORDS_OF_FUNCTIONS
 ) {
     uvec4 words = w0 + w1 + w2 + w3 + w4 + w5 + w6 + w7;
-    return batch + head + query + key + words.xy + words.zw + function_word(key.x);
+    return batch + head + query + key + words.xy + words.zw + function_word(key.x) + function_zero();
 }
 
 #ifndef WITHOUT_SCORES

@@ -1,4 +1,4 @@
-"""A sample of the fault lane (tools/faults.py); what its faulty driver (`faults`) notices; and forks."""
+"""A sample of the fault lane (tools/inject_faults.py); what its faulty driver (`faults`) notices; and forks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from children import environment
 from conftest import open_or_skip
 from test_processes import child_opens, needs_fork, run, runtime_name
 
-TOOL = Path(__file__).parents[2] / "tools/faults.py"
-here = pytest.mark.skipif(not TOOL.exists(), reason="tools/faults.py is not in an installed package")
+TOOL = Path(__file__).parents[2] / "tools/inject_faults.py"
+here = pytest.mark.skipif(not TOOL.exists(), reason="tools/inject_faults.py is not in an installed package")
 
 
 @pytest.fixture

@@ -9,10 +9,13 @@ from ...runtime.linking import Linker
 from .nodes import INSTRUCTIONS, Node, in_order
 
 #: Of how holes are written: where it is another number, devices are checked anew (selfcheck/expressions.py).
-VERSION = 2
+VERSION = 3
 _NO_CONTRACTION = 42
 _EXTRACT, _CONSTRUCT, _VECTOR, _TRUE, _FALSE, _CONSTANT, _COMPOSITE = 81, 80, 23, 41, 42, 43, 44
 _UNPACK_HALF, _PACK_HALF = 62, 58  # of GLSL.std.450
+_XOR = 198
+#: Nodes whose bits come from memory.
+_LOADED = frozenset(("element", "word", "read"))
 _FLOATS = frozenset(("fadd", "fsub", "fmul"))
 
 
@@ -27,7 +30,7 @@ class Body:
     """
 
     def __init__(self, linker: Linker, halves: bool):
-        self._linker, self._halves = linker, halves
+        self._linker, self._halves, self._zero = linker, halves, 0
         declare = linker.declare
         self._uint, self._float, self._bool = declare(21, 32, 0), declare(22, 32), declare(20)
         self._types = {
@@ -44,6 +47,7 @@ class Body:
         parameters = self._linker.hole(hole)
         code: list[int] = []
         found: dict[int, int] = {}
+        self._zero = 0
         for node in in_order(outputs):
             if node.name == "element":
                 own = parameters[node.value]
@@ -69,6 +73,15 @@ class Body:
         code += [len(operands) + 3 << 16 | opcode, type, own, *operands]
         return own
 
+    def _unknown_zero(self, code: list[int]) -> int:
+        """A 0 of which compilers know nothing.
+
+        NVIDIA's makes x of unpackHalf2x16(packHalf2x16(x)), but between them stands a rounding to float16.
+        """
+        if not self._zero:
+            self._zero = self._emit(code, op.CALL, self._uint, self._linker.own("zero"))
+        return self._zero
+
     def _constant(self, node: Node) -> int:
         if node.type == "bool":
             return self._linker.declare(_TRUE if node.value else _FALSE, self._bool)
@@ -78,6 +91,8 @@ class Body:
         type = self._types[node.type]
         if node.name == "call":
             if self._halves and node.value == "float_of_half":
+                if node.operands[0].operands and node.operands[0].operands[0].name not in _LOADED:
+                    operands = [self._emit(code, _XOR, self._uint, operands[0], self._unknown_zero(code))]
                 pair = self._linker.declare(_VECTOR, self._float, 2)
                 both = self._emit(code, op.EXT_INST, pair, self._linker.extended(), _UNPACK_HALF, *operands)
                 return self._emit(code, _EXTRACT, self._float, both, 0)

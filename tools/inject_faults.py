@@ -1,8 +1,8 @@
 """Lets every call of the driver fail once, at every position and with every code, and looks at what is left.
 
-    python tools/faults.py --seconds 600           all scenarios, as many positions as there is time for
-    python tools/faults.py --scenario masks --bus  one of them, with staged transfers
-    python tools/faults.py --runtime kompute       kp's calls in place of Vulkan's
+    python tools/inject_faults.py --seconds 600           all scenarios, as many positions as there is time for
+    python tools/inject_faults.py --scenario masks --bus  one of them, with staged transfers
+    python tools/inject_faults.py --runtime kompute       kp's calls in place of Vulkan's
 
 After each fault: what there was before has the bits it had, or raises an error of grilly's; what comes later is right,
 or raises DeviceLostError where the device was lost; the memory in use is what it was; and when the backend is closed no
