@@ -186,14 +186,6 @@ def test_seeds_on_the_device_and_in_a_capture(vulkan_backend):
     graph = vulkan_backend.capture(lambda a, seed: F.dropout(a, 0.5, seed=seed), x, np.array([1]))
     for seed in (1, 2):
         np.testing.assert_array_equal(graph(x, np.array([seed])).numpy(), expected[seed])
-    for function in (lambda a: F.dropout(a), lambda a: nn.Dropout()(a)):
-        with pytest.raises(grilly.CaptureError, match="same in every replay.*Tensor among"):
-            vulkan_backend.capture(function, x)
-    q = np.random.default_rng(1).standard_normal((1, 2, 8, 8)).astype(np.float32)
-    attention = nn.FlashAttention(dropout=0.5).train()
-    for function in (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), lambda q: attention(q, q, q)):
-        with pytest.raises(grilly.CaptureError, match="same in every replay.*dropout_seed="):
-            vulkan_backend.capture(function, q)
     graph = vulkan_backend.capture(lambda a: nn.Dropout().eval()(a) + 1, x)
     np.testing.assert_array_equal(graph(x).numpy(), x + 1)
 

@@ -140,7 +140,7 @@ def flash_attention(
     q, k, v = (a[(None,) * (4 - rank)].rechunk({-1: -1}) for a in (q, k, v))
     q, k, v = _aligned(q, k, v)
     whole = (*q.shape[:3], k.shape[2])
-    settings = options_.options_of(NAME, with_seed(None, NAME, rebuilt(options, _as_it_is)))
+    settings = options_.options_of(NAME, with_seed(None, rebuilt(options, _as_it_is)))
     # The checks of the options; what they make of them also tells which chunks are hidden.
     checked = options_.prepare(NAME, settings, whole, bool(causal))
     places = Part(NAME, bool(causal), scale, kernel, False, checked, whole[3] - whole[2])

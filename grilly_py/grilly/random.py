@@ -3,8 +3,8 @@
 The generator is that of dropout, Philox4x32-10: what is drawn depends on the function, its arguments, ``seed`` and
 ``offset`` alone. Without a seed a call takes that of ``grilly.manual_seed`` and the next offset, as dropout does, so
 that the same calls in the same order give the same numbers. `grilly.reference` has the same functions in NumPy. In a
-captured function (``Compute.capture``) a call needs a seed: with a number each replay draws the same, with a Tensor of
-one integer among the function's arguments its own.
+captured function (``Compute.capture``) each replay draws so; with a number as seed each draws the same, with a Tensor
+of one integer among the function's arguments its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from .compute.random import drawn, manual_seed
 
 __all__ = ["integers", "manual_seed", "normal", "uniform"]
 
-#: What a captured function does.
-_CAPTURED = "give seed= a Tensor among the function's arguments, or a number where that is wanted"
 #: Other libraries' keywords.
 _KEYWORDS = {
     "size": "shape", "loc": "mean", "scale": "std", **dict.fromkeys(("minval", "a"), "low"),
@@ -39,7 +37,7 @@ def _source(
 ) -> tuple[Device, int | Tensor, int]:
     opened = device_at(device)
     if seed is None:
-        return opened, *drawn(opened, name, _CAPTURED)
+        return opened, *drawn(opened)
     return opened, seed, integer(name, "offset", offset)
 
 
@@ -72,8 +70,6 @@ def normal(
         For another dtype, and a shape or seed that is not of integers, or a Tensor of more than one.
     ValueError
         For a seed or an offset out of range, a mean or deviation that float32 does not hold, and a negative deviation.
-    CaptureError
-        Without a seed in a captured function.
     """
     if not std >= 0:
         raise ValueError(f"normal: std is {std}; expected no negative number")

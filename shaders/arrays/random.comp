@@ -6,7 +6,8 @@
 // Shapes and layouts: y is COUNT contiguous elements.
 // Bindings: 0 y, 1 seed.
 // Specialization constants: DRAW, which of the three; TYPE_Y, the elements' type (words.glsl); SEED, the type of the seed's
-//     element where it lies in memory, 0 where it is a push constant.
+//     element where it lies in memory, 0 where it is a push constant; DRAWN, 1: in memory lie three words, the seed's halves
+//     and the offset.
 // Push constants: see the block; y_offset in elements, a multiple of 4. `first` fours come before these. UNIFORM: a + b u
 //     for u from 0 on and below 1; NORMAL: a + b z; both float32. INTEGERS: a, an int64, and more, below b_low.
 // Workgroup: THREADS fours (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
@@ -24,6 +25,7 @@ const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 layout(constant_id = 0) const uint DRAW = 0u;
 layout(constant_id = 1) const uint TYPE_Y = 8u;
 layout(constant_id = 2) const uint SEED = 0u;
+layout(constant_id = 3) const uint DRAWN = 0u;
 
 // constants: draws
 const uint UNIFORM = 0u, NORMAL = 1u, INTEGERS = 2u;
@@ -66,10 +68,15 @@ void main() {
     if (i >= pc.count) return;
     four += pc.first;
     uvec2 key = SEED == 0u ? uvec2(pc.seed_low, pc.seed_high) : natural(SEED, seed_raw(pc.seed_offset)), y[8];
+    uint offset = pc.offset;
+    if (DRAWN != 0u) {
+        key.y = seed_raw(pc.seed_offset + 1u).x;
+        offset = seed_raw(pc.seed_offset + 2u).x;
+    }
     [[unroll]] for (uint k = 0u; k < 8u; k++) y[k] = uvec2(0u);
     if (DRAW == INTEGERS) {
         [[unroll]] for (uint half_of = 0u; half_of < 2u; half_of++) {
-            uvec4 words = philox(uvec4(2u * four + half_of, 0u, 0xffffffffu, pc.offset), key);
+            uvec4 words = philox(uvec4(2u * four + half_of, 0u, 0xffffffffu, offset), key);
             uvec2 least = uvec2(pc.a_low, pc.a_high);
             uvec2 one = add64(least, uvec2(below(pc.b_low, words.x, words.y), 0u));
             uvec2 two = add64(least, uvec2(below(pc.b_low, words.z, words.w), 0u));
@@ -77,7 +84,7 @@ void main() {
             y[2u * half_of + 1u] = element(TYPE_Y, LONG, two);
         }
     } else {
-        uvec4 words = philox(uvec4(four, 0u, 0xffffffffu, pc.offset), key);
+        uvec4 words = philox(uvec4(four, 0u, 0xffffffffu, offset), key);
         vec4 drawn;
         if (DRAW == UNIFORM) {
             [[unroll]] for (uint k = 0u; k < 4u; k++) drawn[k] = from_0_to_1(words[k]);

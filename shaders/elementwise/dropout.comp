@@ -7,7 +7,7 @@
 // Shapes and layouts: x and y are one row each, contiguous.
 // Bindings: 0 x, 1 seed, 2 y.
 // Specialization constants: TYPE, of x and y; SEED, the type of the seed's element where it lies in memory, 0 where it is
-//     a push constant; HALVES (words.glsl).
+//     a push constant; HALVES (words.glsl); DRAWN, 1: in memory lie three words, the seed's halves and the offset.
 // Push constants: see the block; offsets in elements. first_low and first_high are i / 4 of the dispatch's first element.
 // Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: one quad.
 // Accumulation: none; one float32 multiplication, rounded to the type, to nearest, ties to even.
@@ -22,6 +22,7 @@ layout(constant_id = 2) const uint HALVES = 0u;
 
 layout(constant_id = 0) const uint TYPE = 8u;
 layout(constant_id = 1) const uint SEED = 0u;
+layout(constant_id = 3) const uint DRAWN = 0u;
 
 layout(local_size_x = THREADS) in;
 
@@ -45,8 +46,13 @@ void main() {
     uint i = 4u * quad;
     if (i >= pc.count) return;
     uvec2 key = SEED == 0u ? uvec2(pc.seed_low, pc.seed_high) : natural(SEED, seed_raw(pc.seed_offset));
+    uint offset = pc.counter_offset;
+    if (DRAWN != 0u) {
+        key.y = seed_raw(pc.seed_offset + 1u).x;
+        offset = seed_raw(pc.seed_offset + 2u).x;
+    }
     uvec2 place = add64(uvec2(pc.first_low, pc.first_high), uvec2(quad, 0u));
-    uvec4 words = philox(uvec4(place, 0u, pc.counter_offset), key);
+    uvec4 words = philox(uvec4(place, 0u, offset), key);
     uvec2 x[8];
     x_run(pc.x_offset + i, pc.x_offset + pc.count, x);
     [[unroll]] for (uint k = 0u; k < 4u; k++) {

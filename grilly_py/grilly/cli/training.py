@@ -8,7 +8,7 @@ import json
 import operator
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.random import manual_seed
 from ..data import IGNORED, Batches
-from ..errors import CaptureError, ModelError, UnsupportedError
+from ..errors import ModelError, UnsupportedError
 from ..models.checkpoint import Checkpoint, replaced, write_safetensors
 from ..models.config import read_json
 from ..transforms import value_and_grad
@@ -79,7 +79,7 @@ class Training:
         self.folder, self.seed, self.accumulate, self.losses = folder, seed, accumulate, list[float]()
         self._own = {name: part for name, part in model.named_parameters() if part.requires_grad}
         self._of = value_and_grad(self._losses, has_aux=True)
-        self._graph: Any = None
+        self._run: Callable[[list[dict[str, Tensor]]], Tensor] = self._step
         self.scaled = model.dtype.name == "float16"
         self._stepped = 0
         optimizer.init(model, list(self._own))
@@ -89,9 +89,9 @@ class Training:
         batches = [next(self.batches) for _ in range(self.accumulate)]
         manual_seed((self.seed << 32) + self.batches.place)
         self._stepped += 1
-        if self._graph is None and self._stepped > BEFORE:
-            self._graph = self._captured(batches)
-        return self._graph(batches) if self._graph else self._step(batches)
+        if self._stepped == BEFORE + 1:
+            self._run = self._captured(batches)
+        return self._run(batches)
 
     def _losses(self, model: Any, batch: dict[str, Tensor], count: Tensor) -> tuple[Tensor, Tensor]:
         """The loss that gradients are taken of, which for float16 is scaled, and the loss."""
@@ -109,13 +109,13 @@ class Training:
         self.optimizer.update(self.model, gradients)
         return functools.reduce(operator.add, losses)
 
-    def _captured(self, batches: list[dict[str, Tensor]]) -> Any:
-        """The graph of a step; False where it cannot be captured, as where something is dropped."""
+    def _captured(self, batches: list[dict[str, Tensor]]) -> Callable[[list[dict[str, Tensor]]], Tensor]:
+        """The graph of a step; the step itself with a runtime that captures nothing."""
         backend: Compute = self.model.backend
         try:
             return backend.capture(self._step, batches)
-        except (CaptureError, UnsupportedError):
-            return False
+        except UnsupportedError:
+            return self._step
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 

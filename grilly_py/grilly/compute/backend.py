@@ -290,7 +290,7 @@ class Compute:
         for activations, gates and residuals behind linear layers, and norms before them, which round less often.
 
         - Only work on the device is recorded. What the function computes with Python or NumPy, the branches it takes,
-          random seeds that it draws, and NumPy arrays that it does not take as arguments stay as they were.
+          seeds that are numbers, and NumPy arrays that it does not take as arguments stay as they were.
         - Tensors that it does not take as arguments, such as weights and caches, are used where they are: the graph
           keeps them, replays see what is written to them between, and what replays write to them stays. (Weights that
           ``precision="high"`` had split before are not to be written to: a replay says so.)

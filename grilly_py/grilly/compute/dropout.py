@@ -9,17 +9,15 @@ from ..registry import Registry, Request
 from .arrays.creation import full
 from .arrays.map import gathered
 from .arrays.operations import code
-from .device.arguments import check_float, finish
+from .device.arguments import check_backend, check_float, finish
 from .device.call import call
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer, number
 from .device.plan import At, Live, Plan, Planner, fits_binding
 from .expressions.expression import halves
-from .random import drawn, seed_of
+from .random import drawn, is_drawn, seed_of
 
 NAME = "dropout"
-#: What a captured function calls.
-CAPTURED = "call F.dropout with seed= a Tensor among the function's arguments, or the module's eval()"
 #: Elements of a dispatch at most; it divides 2^34, so that the upper word of the counter is one for a dispatch.
 _MOST = 2**30
 
@@ -28,13 +26,16 @@ def dropout(device: Device, x, p=0.5, training=True, *, seed=None, offset=0):
     """``grilly.functional.dropout`` on a device; documented there."""
     check_float(NAME, input=x)
     p, offset = _terms(p, offset)
-    number_of_seed, tensor = (0, None) if seed is None else seed_of(device, NAME, seed)
+    check_backend(NAME, device, seed)
+    if seed is not None:
+        seed_of(NAME, seed)
     if not training or p == 0.0 or not math.prod(x.shape):
         return x
     if p == 1.0:
         return finish(device, full(device, x.shape, 0.0, x.dtype), x, seed)
     if seed is None:
-        number_of_seed, offset = drawn(device, NAME, CAPTURED)
+        seed, offset = drawn(device)
+    number_of_seed, tensor = seed_of(NAME, seed)
     live = (number_of_seed & 0xFFFFFFFF, number_of_seed >> 32, offset)
     given = (min(math.floor((1.0 - p) * 2**32), 2**32 - 1), 1.0 / (1.0 - p))
     return call(device, plan, given, (x, tensor), live=live)[0]
@@ -67,7 +68,7 @@ def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Regist
     if step <= unit:
         raise UnsupportedError(f"{NAME}: a binding of {facts.storage_range:,} bytes does not take {unit} elements")
     constants = {"TYPE": code(x.dtype), "SEED": 0 if seed is None else code(seed.dtype),
-                 "HALVES": halves(registry)}  # fmt: skip
+                 "HALVES": halves(registry), "DRAWN": int(is_drawn(seed))}  # fmt: skip
     for low in range(0, x.size, step):
         part, result = rows[low : low + step], results[low : low + step]
         words = {

@@ -19,6 +19,7 @@ from .device.tape import OPEN
 from .device.tensor import Storage, Tensor
 from .matmul.fusion import fuse_linear
 from .norms.fusion import fuse_norms
+from .random import CapturedDraws, drawn_in_replays
 from .structures import alike, common, held_by, leaves, rebuilt
 
 Returned = TypeVar("Returned")
@@ -68,6 +69,7 @@ class Graph(Generic[Returned]):
         grown: dict[Any, int],
         kept: dict[Storage, int],
         written: Iterable[Storage],
+        draws: CapturedDraws,
         stale: Stale,
     ):
         self._device = device
@@ -80,6 +82,7 @@ class Graph(Generic[Returned]):
         self._kept = tuple(kept.items())
         # Whose contents each replay changes: its own results, and what the function found.
         self._written = tuple(map(weakref.ref, {*written, *(each.tensor._storage for each in own)}))
+        self._draws = draws
         self._stale = stale
         self._into = {each.tensor._storage.buffer for each in given if each.tensor is not None}
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
@@ -174,6 +177,7 @@ class Graph(Generic[Returned]):
                     wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
         else:
             found += [own.tensor for own in self._own]
+        sources += self._draws.arguments()
         self._count_writes()  # before and after the replay, as Executable.run does
         if self._grown:
             if device.home.growing._is_owned():
@@ -221,20 +225,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     runtime = device.runtime
     arguments = common(arguments)
     names = list(leaves(arguments))
-    for name, value in names:
-        if isinstance(value, (np.ndarray, Tensor)):
-            refuse_hidden(f"capture: {name}", value)
-            if not is_storable(value.dtype):
-                raise TypeError(f"capture: {name} is {value.dtype}, which cannot live on the device; cast it")
-            if isinstance(value, Tensor) and value._storage.device is not device.home:
-                raise ValueError(f"capture: {name} belongs to another backend; move it with backend.tensor(...)")
-        elif hasattr(value, "__dlpack__") or hasattr(value, "__array__") and not isinstance(value, np.generic):
-            raise no_array("capture", name, value)
-        elif any(isinstance(each, (np.ndarray, Tensor)) or hasattr(type(each), "__dlpack__")
-                 for each in held_by(value)):  # fmt: skip
-            raise TypeError(
-                f"capture: {name} is a {type(value).__name__} that holds arrays; give them in tuples, lists or dicts"
-            )
+    _check_arguments(device, names)
     captured = runtime.capture()
     device.captured.grown, device.captured.kept = grown, kept = {}, {}
     device.captured.parameters, device.captured.parts = {}, {}  # of a capture whose end was interrupted
@@ -251,7 +242,8 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
             for name, value in names
         ]
         inside = iter(given)
-        returned = function(*rebuilt(arguments, lambda leaf: _inside(next(inside))))
+        with drawn_in_replays(device.home) as draws:
+            returned = function(*rebuilt(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
         device.captured.grown, device.captured.parameters = {}, {}
@@ -295,7 +287,25 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     results = rebuilt(returned, place)
     captured.restore([storage.buffer for storage in filled])  # others may write to what somebody still has
     _fuse(device, captured)
-    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, written, stale)
+    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, written, draws, stale)
+
+
+def _check_arguments(device: Device, names: list[tuple[str, Any]]) -> None:
+    """Raise TypeError and ValueError for arguments that a graph cannot be given."""
+    for name, value in names:
+        if isinstance(value, (np.ndarray, Tensor)):
+            refuse_hidden(f"capture: {name}", value)
+            if not is_storable(value.dtype):
+                raise TypeError(f"capture: {name} is {value.dtype}, which cannot live on the device; cast it")
+            if isinstance(value, Tensor) and value._storage.device is not device.home:
+                raise ValueError(f"capture: {name} belongs to another backend; move it with backend.tensor(...)")
+        elif hasattr(value, "__dlpack__") or hasattr(value, "__array__") and not isinstance(value, np.generic):
+            raise no_array("capture", name, value)
+        elif any(isinstance(each, (np.ndarray, Tensor)) or hasattr(type(each), "__dlpack__")
+                 for each in held_by(value)):  # fmt: skip
+            raise TypeError(
+                f"capture: {name} is a {type(value).__name__} that holds arrays; give them in tuples, lists or dicts"
+            )
 
 
 def _fuse(device: Device, captured: Capture) -> None:

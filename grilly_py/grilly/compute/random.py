@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CaptureError
+import numpy as np
+
 from .arrays.promotion import kind_of
-from .device.arguments import check_backend
 from .device.numbers import integer
 from .device.tensor import Tensor
 
 if TYPE_CHECKING:
     from .device.device import Device
+    from .device.plan import Layout
 
 # The seed, and the numbers of calls: without a lock, which a signal handler that draws would wait for in vain.
 _sequence = 0, itertools.count()
+#: What is drawn in a captured function: seeds and offsets of so many calls lie side by side.
+_ROWS = 256
 
 
 def manual_seed(seed: int) -> None:
@@ -27,7 +31,9 @@ def manual_seed(seed: int) -> None:
     Such a call (attention with ``dropout_p`` and no ``dropout_seed``, ``F.dropout``, a layer in training, and
     ``grilly.random``) takes this seed and the number of such calls
     since it was set, as the generator's seed and offset: the same calls in the same order drop the same weights, on any
-    device. Without this call the seed is 0, in every process. Calls from several threads share one sequence.
+    device. Without this call the seed is 0, in every process. Calls from several threads share one sequence. Such calls
+    of a captured function take their numbers in each replay, so replays drop what the function would, called in their
+    place.
 
     Parameters
     ----------
@@ -52,56 +58,126 @@ class Sequence:
     def __init__(self) -> None:
         self._seed, calls = _sequence
         self._next = int(repr(calls)[len("count(") : -1])
+        self._counts = {draws: draws.count for draws in _OF_THREAD.draws.values()}
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
         """Draw what was drawn from that place on, and go on from the present one afterwards."""
         global _sequence
         now, _sequence = _sequence, (self._seed, itertools.count(self._next))
+        counts = {draws: draws.count for draws in self._counts}
         try:
+            for draws, count in self._counts.items():
+                draws.count = count
             yield
         finally:
             _sequence = now
+            for draws, count in counts.items():
+                draws.count = count
 
 
-def seed_of(device: Device, name: str, seed) -> tuple[int, Tensor | None]:
-    """A seed's number, and 0 and the tensor where it is one of one integer, which the device reads.
+class CapturedDraws:
+    """The seeds and offsets of a captured function's calls, in memory of its graph: each replay brings the next ones.
 
-    Raises TypeError for what is neither, and ValueError for a number out of range and a tensor of another backend.
+    Attributes
+    ----------
+    count : int
+        The calls.
+    """
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._blocks: list[Tensor] = []
+        self.count = 0
+
+    def next(self) -> Tensor:
+        """What a call draws from, uint32 (3,): the seed's lower and upper half, and the offset."""
+        block, row = divmod(self.count, _ROWS)
+        if block == len(self._blocks):
+            self._blocks.append(self._device.empty((_ROWS, 4), np.uint32))
+        self.count += 1
+        return self._blocks[block][row, :3]
+
+    def arguments(self) -> list[tuple]:
+        """The writes before a replay, as of Runtime.replay: the sequence goes on by the calls of the function."""
+        if not self._blocks:
+            return []
+        seed, calls = _sequence
+        rows = np.zeros((len(self._blocks) * _ROWS, 4), np.uint32)
+        rows[:, 0], rows[:, 1] = seed & 0xFFFFFFFF, seed >> 32
+        rows[: self.count, 2] = [next(calls) % 2**32 for _ in range(self.count)]
+        blocks = rows.reshape(len(self._blocks), -1)
+        return [(to._storage.buffer, rows, 0, rows.nbytes) for to, rows in zip(self._blocks, blocks, strict=True)]
+
+
+class _OfThread(threading.local):
+    """The draws of the captures under way in a thread, one of a device."""
+
+    def __init__(self) -> None:
+        self.draws: dict[Device, CapturedDraws] = {}
+
+
+_OF_THREAD = _OfThread()
+
+
+@contextlib.contextmanager
+def drawn_in_replays(device: Device) -> Iterator[CapturedDraws]:
+    """Inside, captured calls without a seed draw in each replay anew."""
+    draws = _OF_THREAD.draws[device] = CapturedDraws(device)
+    try:
+        yield draws
+    finally:
+        del _OF_THREAD.draws[device]
+
+
+def seed_of(name: str, seed, label: str = "seed") -> tuple[int, Tensor | None]:
+    """A seed's number, and 0 and the tensor where it is one of one integer or ``is_drawn``, which the device reads.
+
+    Raises TypeError for what is neither, and ValueError for a number out of range.
     """
     if isinstance(seed, Tensor):
-        if kind_of(seed.dtype) not in ("signed", "unsigned") or seed.size != 1:
-            raise TypeError(f"{name}: seed is a tensor of {seed.dtype} and shape {seed.shape}; expected one integer")
-        check_backend(name, device, seed)
+        if not is_drawn(seed) and (kind_of(seed.dtype) not in ("signed", "unsigned") or seed.size != 1):
+            raise TypeError(f"{name}: {label} is a tensor of {seed.dtype} and shape {seed.shape}; expected one integer")
         return 0, seed
-    seed = integer(name, "seed", seed)
+    seed = integer(name, label, seed)
     if not 0 <= seed < 2**64:
-        raise ValueError(f"{name}: seed is {seed}; expected 0 to 2**64 - 1")
+        raise ValueError(f"{name}: {label} is {seed}; expected 0 to 2**64 - 1")
     return seed, None
 
 
-def with_seed(device: Device | None, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of attention; where they have dropout and no seed, with the next of the sequence.
+def is_drawn(seed: Tensor | Layout | None) -> bool:
+    """Whether a seed is a tensor as ``drawn`` gives it: the seed's halves, and the offset."""
+    return seed is not None and seed.shape == (3,) and seed.dtype == np.uint32
 
-    An offset that is given stays. Raises as ``drawn``.
+
+def seed_words(seed: Tensor) -> Tensor:
+    """The halves of a seed on the device, uint32 (2,); of one that ``drawn`` gave as it is, with the offset."""
+    if is_drawn(seed):
+        return seed
+    whole = seed.astype(np.int64, copy=False)
+    return Tensor(whole._storage, (2,), np.dtype(np.uint32), offset=2 * whole._offset)
+
+
+def with_seed(device: Device | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of attention; where they have dropout and no seed, with what is drawn.
+
+    An offset that is given stays.
     """
     if not options.get("dropout_p") or options.get("dropout_seed") is not None:
         return dict(options)
-    seed, offset = drawn(device, name, "give dropout_seed")
+    seed, offset = drawn(device)
+    if isinstance(seed, Tensor) and "dropout_offset" in options:
+        seed = Tensor(seed._storage, (), np.dtype(np.int64), offset=seed._offset // 2)
     return {"dropout_offset": offset, **options, "dropout_seed": seed}
 
 
-def drawn(device: Device | None, name: str, cure: str) -> tuple[int, int]:
+def drawn(device: Device | None) -> tuple[int | Tensor, int]:
     """The seed and the offset for one more call; offsets have 32 bits and begin anew after that.
 
-    Without a device nothing is captured.
-
-    Raises
-    ------
-    CaptureError
-        In a captured function, whose replays would all have what is drawn once; ``cure`` is what to call there.
+    In a captured function of the device the seed is a tensor of three words, the offset among them. Without a device
+    nothing is captured.
     """
     if device is not None and device.runtime.capturing:
-        raise CaptureError(f"{name}: what is drawn in a captured function would be the same in every replay; {cure}")
+        return _OF_THREAD.draws[device.home].next(), 0
     seed, calls = _sequence
     return seed, next(calls) % 2**32

@@ -123,11 +123,12 @@ def flash_attention2(
         an lse of minus infinity. N_q and N_kv above are then the sample's own. Tensors are read to the host.
     block_map, block_size : array and (bq, bk), optional
         ``(B or 1, H or 1, ceil(N_q / bq), ceil(N_kv / bk))`` bool: only blocks that are True are attended to.
-    dropout_p, dropout_seed, dropout_offset : float, int, int
+    dropout_p, dropout_seed, dropout_offset : float, int or Tensor, int
         Each weight is dropped with probability dropout_p, and the others are divided by ``1 - dropout_p``.
         Which ones depends only on seed (64 bits), offset (32 bits), batch, head, query and key;
-        ``F.dropout_mask`` tells. Without a seed a call has the next ones of the sequence of ``grilly.manual_seed``;
-        gradients need the forward's, so give it one where it is to be trained.
+        ``F.dropout_mask`` tells. A seed that is a Tensor of one integer is read by the device. Without a seed a call
+        has the next ones of the sequence of ``grilly.manual_seed``, also in each replay of a captured function;
+        ``flash_attention2_backward`` needs the forward's.
 
     Returns
     -------

@@ -46,9 +46,9 @@ def dropout(
         False gives the input back.
     seed : int or grilly.Tensor, optional
         From 0 to 2**64 - 1; or a Tensor of one integer, which the device reads when the mask is made. By default the
-        next mask of the sequence of ``grilly.manual_seed``. In a captured function (``Compute.capture``) a number
-        stays what it was, so every replay has the same mask; a Tensor among the function's arguments gives each replay
-        the mask of its own seed; and a seed that would be drawn is refused.
+        next mask of the sequence of ``grilly.manual_seed``, also in each replay of a captured function
+        (``Compute.capture``). There a number stays what it was, so every replay has the same mask; a Tensor among the
+        function's arguments gives each replay the mask of its own seed.
     offset : int
         From 0 to 2**32 - 1: another mask of the same seed.
 
@@ -64,8 +64,6 @@ def dropout(
         For another dtype, or a seed or offset that is no integer.
     ValueError
         For a p, seed or offset outside its range.
-    CaptureError
-        In a captured function without a seed.
     """
     if unknown:
         raise no_keyword("dropout", unknown)

@@ -62,7 +62,7 @@ def flash_attention_varlen(
     q: FloatArray, k: FloatArray, v: FloatArray, cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike,
     max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *, causal: bool = False, scale: float | None = None,
     window_size: Sequence[int | None] | None = None, softcap: float = 0.0, alibi_slopes: FloatsLike | None = None,
-    sinks: FloatsLike | None = None, dropout_p: float = 0.0, dropout_seed: SupportsIndex | None = None,
+    sinks: FloatsLike | None = None, dropout_p: float = 0.0, dropout_seed: SupportsIndex | Tensor | None = None,
     dropout_offset: SupportsIndex = 0, return_lse: bool = False, kernel: str | None = None,
     precision: Precision = "highest",
 ) -> Array | tuple[Array, Array]:  # fmt: skip
@@ -95,7 +95,7 @@ def flash_attention_varlen(
         ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |i + n_kv - n_q - j|``.
     sinks : array, optional
         ``(H,)`` float32: ``exp(sinks[h])`` is added to the sum of each row's weights.
-    dropout_p, dropout_seed, dropout_offset : float, int, int
+    dropout_p, dropout_seed, dropout_offset : float, int or Tensor, int
         As for ``flash_attention2``; batch is the sequence's number, and queries and keys count within the sequence.
     return_lse : bool
         Also return the log-sum-exp of each row's scores.
@@ -150,7 +150,7 @@ def flash_attention_varlen_backward(
     cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike, max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *,
     causal: bool = False, scale: float | None = None, window_size: Sequence[int | None] | None = None,
     softcap: float = 0.0, alibi_slopes: FloatsLike | None = None, sinks: FloatsLike | None = None,
-    dropout_p: float = 0.0, dropout_seed: SupportsIndex | None = None, dropout_offset: SupportsIndex = 0,
+    dropout_p: float = 0.0, dropout_seed: SupportsIndex | Tensor | None = None, dropout_offset: SupportsIndex = 0,
     return_dsinks: bool = False, grad_lse: Float32Array | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
     """The gradients of packed sequences: of ``sum(grad_out * output)`` by q, k and v.

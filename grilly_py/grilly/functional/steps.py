@@ -156,10 +156,10 @@ def attention_dropout(
 ) -> NDArray[np.float32]: ...
 @overload
 def attention_dropout(
-    weights: Tensor, *, dropout_p: float, dropout_seed: SupportsIndex, dropout_offset: SupportsIndex = ...
+    weights: Tensor, *, dropout_p: float, dropout_seed: SupportsIndex | Tensor, dropout_offset: SupportsIndex = ...
 ) -> Tensor: ...
 def attention_dropout(
-    weights: Float32Array, *, dropout_p: float, dropout_seed: SupportsIndex, dropout_offset: SupportsIndex = 0
+    weights: Float32Array, *, dropout_p: float, dropout_seed: SupportsIndex | Tensor, dropout_offset: SupportsIndex = 0
 ) -> Float32Array:
     """Attention weights with some of them dropped: each is 0 with probability p, or else divided by ``1 - p``.
 
@@ -172,8 +172,8 @@ def attention_dropout(
         ``(B, H, Sq, Sk)``, ``(H, Sq, Sk)`` or ``(Sq, Sk)``, float32.
     dropout_p : float
         p, at least 0 and below 1.
-    dropout_seed : int
-        From 0 to 2**64 - 1.
+    dropout_seed : int or grilly.Tensor
+        From 0 to 2**64 - 1; or a Tensor of one integer, which the device reads.
     dropout_offset : int
         From 0 to 2**32 - 1; another one for each call gives each call weights of its own to drop.
 

@@ -8,8 +8,6 @@ from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
-from ..compute.dropout import CAPTURED
-from ..compute.random import drawn
 from .module import Module, shapes
 
 
@@ -50,16 +48,12 @@ class Dropout(Module):
         ------
         TypeError
             If input is not float32, float16 or bfloat16.
-        CaptureError
-            While training in a captured function (``Compute.capture``), whose replays would all drop the same elements:
-            give ``F.dropout`` a seed that is a Tensor there.
         """
         shapes("Dropout", input=input)
         if not self.training or not self.p:
             return input
-        backend, (sent,), keep = self._send(input)
-        seed, offset = drawn(backend.opened, "Dropout", CAPTURED)
-        y = F.dropout(sent, self.p, seed=seed, offset=offset)
+        _, (sent,), keep = self._send(input)
+        y = F.dropout(sent, self.p)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers

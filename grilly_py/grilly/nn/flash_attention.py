@@ -12,7 +12,7 @@ from ..compute.attention.checks import check_qkv
 from ..compute.backend import backend_of
 from ..compute.device.arrays import Array, BoolArray, Float32Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
-from ..compute.random import drawn
+from ..compute.random import with_seed
 from ..compute.unfused.attention import stored_attention
 from .module import Module, shapes
 
@@ -164,9 +164,7 @@ class FlashAttention(Module):
         backend, (q, k, v), keep = self._send(q, k, v)
         options = {"mask": mask, "attn_bias": attn_bias, "causal": self.causal}
         if self.training and self.dropout:
-            cure = "call F.flash_attention2 with dropout_seed= a number, or the module's eval()"
-            seed, offset = drawn(backend.opened, name, cure)
-            options.update(dropout_p=self.dropout, dropout_seed=seed, dropout_offset=offset)
+            options |= with_seed(backend.opened, {"dropout_p": self.dropout})
         out = F.flash_attention2(q, k, v, **options) if flash else stored_attention(backend.opened, q, k, v, **options)
         return out if keep else out.numpy()
 

@@ -199,7 +199,7 @@ class Model:
         if not self._loaded.draws:
             return None
         if seed is None:  # one number of the two of the sequence: another for each run
-            seed = int(np.random.SeedSequence(drawn(None, "Model.run", "")).generate_state(1, np.uint64)[0])
+            seed = int(np.random.SeedSequence(drawn(None)).generate_state(1, np.uint64)[0])
         return self.backend.tensor(np.array([seed], np.uint64).view(np.int64))
 
     def _source(self, node: Node) -> tuple[int | Tensor, int]:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry, Request
+from ..device.arguments import check_backend
 from ..device.call import run
 from ..device.device import Device, DeviceFacts
 from ..device.dtypes import dtype_of
 from ..device.numbers import extents
 from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
 from ..device.tensor import Tensor
-from ..random import seed_of
+from ..random import is_drawn, seed_of
 from .operations import code
 from .promotion import integer_range, kind_of
 
@@ -56,7 +57,8 @@ def _drawn(
     device: Device, draw: int, name: str, shape, dtype: np.dtype, numbers: tuple, seed: int | Tensor, offset: int
 ) -> Tensor:  # fmt: skip
     device.check_open()
-    number, tensor = seed_of(device, name, seed)
+    check_backend(name, device, seed)
+    number, tensor = seed_of(name, seed)
     if not 0 <= offset < 2**32:
         raise ValueError(f"{name}: offset is {offset}; expected 0 to 2**32 - 1")
     live = (number & 0xFFFFFFFF, number >> 32, offset, *numbers)
@@ -88,6 +90,7 @@ def plan(
         }  # fmt: skip
         count = -(-part.size // (4 * choice.threads))
         groups = (min(count, stripe), -(-count // stripe), 1)
-        constants = {"DRAW": draw, "TYPE_Y": code(dtype), "SEED": 0 if seed is None else code(seed.dtype)}
+        constants = {"DRAW": draw, "TYPE_Y": code(dtype), "SEED": 0 if seed is None else code(seed.dtype),
+                     "DRAWN": int(is_drawn(seed))}  # fmt: skip
         planner.dispatch(choice, constants, {"y": part, "seed": seed}, push, groups, 100.0 * part.size)
     return planner.plan(result)

@@ -40,7 +40,9 @@ class AttentionExecutable(Executable):
         """The parameter buffer of a call; None where the plan has its own, or there are no options."""
         if self.parameters is None or checked is None or not (checked.arrays or checked.live):
             return None
-        return parameters_of(device, self.parameters.template, checked.arrays, checked.live, checked.size, keep)
+        return parameters_of(
+            device, self.parameters.template, checked.arrays, checked.live, checked.size, keep, checked.seed
+        )
 
 
 #: Calls whose bias must be float32, by what their plan would depend on.

@@ -19,6 +19,7 @@ from ..device.arrays import (
     MaskArray,
     Precision,
 )
+from ..device.tensor import Tensor
 
 #: Of scalars (score, batch, head, query, key), and (batch, head, query, key).
 ScoreFunction = Callable[[Any, Any, Any, Any, Any], Any]
@@ -47,7 +48,7 @@ class DropoutKeywords(TypedDict, total=False):
     """Of dropout."""
 
     dropout_p: float
-    dropout_seed: SupportsIndex | None
+    dropout_seed: SupportsIndex | Tensor | None
     dropout_offset: SupportsIndex
 
 

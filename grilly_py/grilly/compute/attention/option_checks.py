@@ -10,6 +10,7 @@ from ..device.arguments import FLOAT32, no_array
 from ..device.dtypes import is_float
 from ..device.numbers import integer, number
 from ..device.tensor import Tensor
+from ..random import seed_of
 from .checks import misplaced
 
 INT32 = np.dtype(np.int32)
@@ -164,20 +165,19 @@ def window(operation: str, given) -> tuple[int | None, int | None]:
     return None if left in (None, -1) else left, None if right in (None, -1) else right
 
 
-def dropout(operation: str, p, seed, offset) -> tuple[float, int, int]:
-    """Probability, seed and offset. Raises TypeError, and ValueError for one out of range."""
+def dropout(operation: str, p, seed, offset) -> tuple[float, int, int, Tensor | None]:
+    """Probability, seed and offset, and the seed where it is a tensor. Raises TypeError, and ValueError for one out of
+    range."""
     p = number(operation, "dropout_p", p)
-    missing, seed = seed is None, 0 if seed is None else seed
-    seed, offset = integer(operation, "dropout_seed", seed), integer(operation, "dropout_offset", offset)
+    missing, (seed, tensor) = seed is None, seed_of(operation, 0 if seed is None else seed, "dropout_seed")
+    offset = integer(operation, "dropout_offset", offset)
     if not 0.0 <= p < 1.0:
         raise ValueError(f"{operation}: dropout_p is {p}; expected at least 0 and below 1")
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"{operation}: dropout_seed is {seed}; expected 0 to 2**64 - 1")
     if not 0 <= offset < 2**32:
         raise ValueError(f"{operation}: dropout_offset is {offset}; expected 0 to 2**32 - 1")
     if missing and p:
         raise ValueError(f"{operation}: dropout_p is {p} and there is no dropout_seed; give that of the forward call")
-    return p, seed, offset
+    return p, seed, offset, tensor
 
 
 def keep_words(p: float) -> dict:

@@ -13,6 +13,7 @@ from ..device.arrays import BiasArray, BoolArray, FloatsLike, IntegersLike
 from ..device.numbers import integer
 from ..device.tensor import Tensor
 from ..expressions.reads import tensor_words
+from ..random import seed_words
 from ..structures import rebuilt
 from . import option_checks as checks
 from .call import OptionSummary
@@ -50,7 +51,7 @@ class Options:
     block_map: BoolArray | None = None
     block_size: Sequence[SupportsIndex] | None = None
     dropout_p: float = 0.0
-    dropout_seed: SupportsIndex | None = None
+    dropout_seed: SupportsIndex | Tensor | None = None
     dropout_offset: SupportsIndex = 0
 
 
@@ -128,6 +129,8 @@ class CheckedOptions:
         NumPy arrays of 32-bit elements and Tensors, and the word at which they begin.
     live : dict
         Words of the blocks that change with every call.
+    seed : Tensor or None
+        What the device has of the words seed_low, seed_high and dropout_offset of the blocks: uint32, (2,) or (3,).
     size : int
         Words of the arrays.
     partial : bool
@@ -148,6 +151,7 @@ class CheckedOptions:
         self.page_strides: tuple[int, ...] = ()
         self.arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self.live: dict[str, int] = {}
+        self.seed: Tensor | None = None
         self.size = 0
         self.partial = False
         self.functions = Functions()
@@ -377,11 +381,14 @@ def _block_parameters(shape: Sequence[int], size: tuple[int, int]) -> dict[str, 
 
 
 def _dropout(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
-    p, seed, offset = checks.dropout(operation, options.dropout_p, options.dropout_seed, options.dropout_offset)
+    p, seed, offset, tensor = checks.dropout(
+        operation, options.dropout_p, options.dropout_seed, options.dropout_offset
+    )
     if p:
         checked.offer("dropout")
         checked.set(**checks.keep_words(p))
         checked.vary(seed_low=seed, seed_high=seed >> 32, dropout_offset=offset)
+        checked.seed = None if tensor is None else seed_words(tensor)
 
 
 class Option(NamedTuple):

@@ -47,7 +47,7 @@ def places(size: int, blocks: int) -> list[int]:
 
 def parameters_of(
     device: Device, parameters: np.ndarray, arrays: Sequence[tuple[int, object]], live: Mapping[str, int], size: int,
-    keep: bool = True,
+    keep: bool = True, seed: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The parameter buffer of a call, ``(n,)`` int32.
 
@@ -63,6 +63,8 @@ def parameters_of(
         Words of the arrays: the blocks begin there.
     keep : bool
         Whether calls with the same contents share the buffer; it must not be written then.
+    seed : Tensor or None
+        The words seed_low, seed_high and dropout_offset of the blocks, or the first two; in place of ``live``'s.
     """
     parameters = parameters.copy()
     loose = []
@@ -73,16 +75,20 @@ def parameters_of(
             parameters[place : place + array.size] = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
     for name, value in live.items():
         parameters[size + _PLACE[name] :: len(PARAMETER_NAMES)] = value & 0xFFFFFFFF
-    if loose or not keep or parameters.nbytes > _CACHED_BYTES:
+    if loose or seed is not None or not keep or parameters.nbytes > _CACHED_BYTES:
         with device.runtime.aside():  # what a replay changes of it, it writes before it reads
             made = _sent(device, parameters)
         for place, tensor in loose:
-            size = tensor.dtype.itemsize
-            target = Tensor(made._storage, tensor.shape, tensor.dtype, offset=4 * place // size)
-            if size == 4:
+            each = tensor.dtype.itemsize
+            target = Tensor(made._storage, tensor.shape, tensor.dtype, offset=4 * place // each)
+            if each == 4:
                 copy_into(tensor, target)
             else:
                 assign(device, target, tensor)
+        if seed is not None:
+            words = len(PARAMETER_NAMES)
+            blocks, at = (parameters.size - size) // words, size + _PLACE["seed_low"]
+            assign(device, Tensor(made._storage, (blocks, seed.size), seed.dtype, (words, 1), at), seed)
         return made
     key = parameters.tobytes()
     kept = device.caches[PARAMETERS]

@@ -23,7 +23,7 @@ def flash_attention2(
     name = "flash_attention2"
     return forward.flash_attention(
         name, device, q, k, v, mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel,
-        precision=precision, options=options_of(name, with_seed(device, name, options)),
+        precision=precision, options=options_of(name, with_seed(device, options)),
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def flash_attention3(
                                  "(B, S, num_kv_heads * head_dim), need num_heads too")  # fmt: skip
     found = forward.flash_attention(
         name, device, q, k, v, mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel,
-        precision=precision, options=options_of(name, with_seed(device, name, options)),
+        precision=precision, options=options_of(name, with_seed(device, options)),
     )  # fmt: skip
     if not joined:
         return found

@@ -10,7 +10,7 @@ from ..device.arguments import check_float, no_array, to_device
 from ..device.device import Device
 from ..device.numbers import number
 from ..device.tensor import Tensor
-from ..random import drawn
+from ..random import with_seed
 from .checks import check_causal, misplaced
 from .forward import flash_attention
 from .options import options_of
@@ -62,8 +62,7 @@ def scaled_dot_product_attention(
     if dropout_p == 1.0:
         mask, is_causal = np.zeros((1, 1), bool), False
     elif dropout_p:
-        seed, offset = drawn(device, NAME, "call F.flash_attention2 with dropout_seed= a number, or without dropout")
-        more.update(dropout_p=dropout_p, dropout_seed=seed, dropout_offset=offset)
+        more = with_seed(device, {"dropout_p": dropout_p})
     out = flash_attention(
         NAME, device, q, k, v,
         mask=mask, causal=is_causal, scale=scale, shift=0 if is_causal else None, options=options_of(NAME, more),

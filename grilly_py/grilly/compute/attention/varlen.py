@@ -58,7 +58,7 @@ def flash_attention_varlen(
     causal, scale, kernel, high = take_terms(NAME, options)
     if not options.get("dropout_offset"):
         options.pop("dropout_offset", None)  # else it would go before what is drawn
-    given = _options(NAME, with_seed(device, NAME, options))
+    given = _options(NAME, with_seed(device, options))
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
     if OPEN.tapes:
         refuse_wanted(f"{NAME} by alibi_slopes", "pad the sequences and call flash_attention2", given.alibi_slopes)
