@@ -144,6 +144,20 @@ def test_resumed_is_the_same_as_whole(finetune, tmp_path, before_batch, capsys, 
     assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.parametrize("options", [("--lora", "4", "--dropout", "0.1", "--checkpoint-layers"), ()])
+def test_steps_are_replayed(finetune, monkeypatch, options):
+    """What is dropped is no reason to call them: the third step is captured, and all from there on are its replays."""
+    graphs, replays, capture = [], [], grilly.Compute.capture
+
+    def counted(self, function, *arguments):
+        graphs.append(capture(self, function, *arguments))
+        return lambda *given: (replays.append(1), graphs[-1](*given))[1]
+
+    monkeypatch.setattr(grilly.Compute, "capture", counted)
+    assert finetune(*options, steps=7) == 0
+    assert len(graphs) == 1 and len(replays) == 5
+
+
 def test_checkpoints_outlive_a_crash(finetune, tmp_path, before_batch):
     def crash():
         raise MemoryError
