@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import CaptureError, GradientError, GrillyError
 from ..runtime.interface import REENTERED, Buffer, Capture, Recording
 from .arrays.fusion import fuse
+from .arrays.moves import skip_copies
 from .device.arguments import no_array
 from .device.device import UNDER_WAY, Device, Stale
 from .device.dtypes import dtype_of, is_storable, plain
@@ -313,6 +314,7 @@ def _fuse(device: Device, captured: Capture) -> None:
     fuse_linear(device, captured)
     fuse_norms(device, captured)
     fuse(device, captured)
+    skip_copies(device, captured)
 
 
 def _inside(given: _Given):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ...errors import UnsupportedError
 from ...registry import Registry, Request
-from ..device.plan import At, Planner, fits_binding, span
+from ..device.plan import At, Move, Planner, fits_binding, span
 from ..device.tensor import Tensor
 from .axes import fewest_axes, longest_axis
 from .operations import code
@@ -101,4 +101,5 @@ def emit_scatter(
         count = -(-chunk.y.size // threads)
         groups = (min(count, stripe), -(-count // stripe), 1)
         arrays = {"x": bound[0], "index": bound[1], "y": bound[2]}
-        planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size)
+        move = Move((x,), y) if index is None and chunk.y is y else None
+        planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size, operation=move)

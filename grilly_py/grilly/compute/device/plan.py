@@ -145,6 +145,21 @@ class Reduce(NamedTuple):
     walk: Walk
 
 
+class Move(NamedTuple):
+    """A copy of a plan, in one dispatch.
+
+    Attributes
+    ----------
+    arrays : tuple of Tensor
+        The one that is copied, over the plan's slots.
+    result : Tensor
+        A view of the same shape and dtype.
+    """
+
+    arrays: tuple[Tensor]
+    result: Tensor
+
+
 class Operation(Protocol):
     """What a step is noted as in captured work: its arrays, all but the result, over the plan's slots."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..arrays.assign import assign
+from ..arrays.axes import fewest_axes
 from ..arrays.creation import full
 from ..arrays.elementwise import binary, cast, in_place
 from ..arrays.reductions import sum_of
@@ -125,7 +126,7 @@ def _merged(parts: list[_Part], wanted: _Part) -> Tensor:
     """The gradient of a view, put together from those of views that share memory with it."""
     bounds = [part.bounds() for part in (*parts, wanted)]
     low, high = min(first for first, _ in bounds), max(last for _, last in bounds)
-    whole: Tensor | None = None
+    tiled, whole = _tile(parts, low, high), None
     covered: list[tuple[int, int]] = []
     for part, (first, last) in zip(parts, bounds, strict=False):
         fresh = all(last <= begin or end <= first for begin, end in covered)
@@ -135,14 +136,35 @@ def _merged(parts: list[_Part], wanted: _Part) -> Tensor:
             whole = own if whole is None else binary("add", whole, own)
             continue
         if whole is None:
-            whole = full(part.gradient._storage.device, (high - low,), 0.0, part.gradient.dtype)
+            device, dtype = part.gradient._storage.device, part.gradient.dtype
+            whole = device.empty(high - low, dtype) if tiled else full(device, (high - low,), 0.0, dtype)
         target = whole._view(part.shape, part.strides, whole._offset + part.offset - low)
-        if fresh:
+        if fresh or tiled:
             assign(whole._storage.device, target, part.gradient)
         else:
             in_place("add", target, part.gradient)
     assert whole is not None
     return whole._view(wanted.shape, wanted.strides, whole._offset + wanted.offset - low)
+
+
+def _tile(parts: list[_Part], low: int, high: int) -> bool:
+    """Whether each place of memory is in one of the views: runs, side by side, or such in each of equal rows."""
+    runs, rows = [], set()
+    for part in parts:
+        order = sorted(range(len(part.shape)), key=lambda axis: -part.strides[axis])
+        shape = tuple(part.shape[axis] for axis in order)
+        extents, (strides,) = fewest_axes(shape, [[part.strides[axis] for axis in order]])
+        run = extents.pop() if strides[-1] == 1 else 1
+        runs.append((part.offset - low, part.offset - low + run))
+        rows.add((*extents, *strides[: len(extents)]))
+    if len(rows) > 1:
+        return False
+    count, width = next((row for row in rows if len(row) == 2), (1, high - low))
+    runs.sort()
+    ends = [0, *(end for _, end in runs)]
+    return len(min(rows)) in (0, 2) and count * width == high - low == count * ends[-1] and all(
+        begin == end for (begin, _), end in zip(runs, ends, strict=False)
+    )
 
 
 __all__ = ["Adjoints"]
