@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 
 import numpy as np
 import pytest
@@ -437,3 +438,17 @@ def test_places():
                 assert len(sizes) == 1 and busiest <= sizes[0] <= 2 * busiest
     assert places([], 10) == ([], [])
     assert places([(0, 0, 512)], 256)[1] == [512]  # the device says whether it has room
+
+
+def test_offsets_begin_anew_behind_the_last(vulkan_backend, monkeypatch):
+    """Of calls, and of a replay."""
+    x = vulkan_backend.tensor(np.ones(100, np.float32))
+
+    def twice(x):
+        return F.dropout(x), F.dropout(x)
+
+    wanted = [F.dropout(x, seed=5, offset=offset).numpy() for offset in (2**32 - 1, 0)]
+    for function in (twice, vulkan_backend.capture(twice, x)):
+        monkeypatch.setattr("grilly.compute.random._sequence", (5, itertools.count(2**32 - 1)))
+        for found, right in zip(function(x), wanted, strict=True):
+            np.testing.assert_array_equal(found.numpy(), right)
