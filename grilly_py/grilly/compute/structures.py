@@ -55,6 +55,19 @@ def rebuilt(value, change: Callable):
     return change(value)
 
 
+def changed_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """As ``rebuilt``, also of others' classes; a part in which no leaf becomes another stays the object that it is."""
+    if isinstance(value, dict):
+        made: Any = {key: changed_leaves(part, change) for key, part in value.items()}
+        return made if any(made[key] is not value[key] for key in value) else value
+    if isinstance(value, (tuple, list)):
+        parts = [changed_leaves(part, change) for part in value]
+        if all(part is own for part, own in zip(parts, value, strict=True)):
+            return value
+        return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+    return change(value)
+
+
 def _has_names(value) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_make")
 
@@ -152,4 +165,4 @@ def alike(example: tuple, arguments: tuple) -> list:
     return [value for _, value in found]
 
 
-__all__ = ["alike", "common", "held_by", "leaves", "rebuilt", "tensors"]
+__all__ = ["alike", "changed_leaves", "common", "held_by", "leaves", "rebuilt", "tensors"]

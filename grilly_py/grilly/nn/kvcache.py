@@ -20,8 +20,8 @@ from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from ..errors import CaptureError
-from .kept import KeepsNothing
 from .rope import RoPE
+from .tapes import KeepsNothing
 
 Rotary: TypeAlias = RoPE | tuple[FloatsLike, FloatsLike] | None
 #: What `KVCache.attend` takes beside its own arguments, and other libraries' words for what it does by itself.

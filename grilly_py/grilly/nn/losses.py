@@ -11,8 +11,8 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, Int
 from ..compute.device.numbers import integer, number
 from ..compute.losses import REDUCTIONS
 from ..functional.losses import Reduction
-from .kept import KeptForward
 from .module import Module
+from .tapes import KeptForward
 
 
 class CrossEntropyLoss(Module):

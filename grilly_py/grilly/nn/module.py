@@ -23,14 +23,14 @@ from ..compute.device.tape import OPEN, Entry, noted_on, taped
 from ..compute.gradients import pulled
 from ..compute.gradients.alias import aliased, constant
 from ..compute.gradients.records import gradient_of
-from ..compute.structures import leaves, tensors
+from ..compute.structures import changed_leaves, leaves, tensors
 from ..errors import CaptureError
 from ..quantization import QuantizedTensor
 from .changes import changed
 from .foreign import refuse, refuse_places
-from .kept import INSIDE, KeepsNothing, KeptForward, captures, changed_leaves, inside, is_input, versions
 from .parameter import Parameter
 from .states import LoadResult, check_range, to_numpy
+from .tapes import INSIDE, KeepsNothing, KeptForward, captures, inside, is_input, versions
 
 
 def _on_host(leaf: Any) -> Any:

@@ -190,22 +190,11 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    lr : float or callable
-        The learning rate, or a schedule.
     betas : tuple of float
         How much of the running means of gradients, and of their squares, a step keeps.
     eps, weight_decay : float
-    max_grad_norm : float, optional
-        Gradients whose norm, of all together, is larger are scaled down to it.
-    loss_scale : LossScale, optional
-        Of a loss that goes through ``scale``.
-    groups : sequence of dict
-        As of ``SGD``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For what is no number or out of bounds, and for options that there are not.
+    lr, max_grad_norm, loss_scale, groups
+        As of ``SGD``, and so are the errors.
     """
 
     def __init__(
@@ -222,23 +211,12 @@ class AdamW(Optimizer):
 
     Parameters
     ----------
-    lr : float or callable
-        The learning rate, or a schedule.
     betas : tuple of float
         How much of the running means of gradients, and of their squares, a step keeps.
     eps, weight_decay : float
         Parameters are multiplied with ``1 - lr * weight_decay``.
-    max_grad_norm : float, optional
-        Gradients whose norm, of all together, is larger are scaled down to it.
-    loss_scale : LossScale, optional
-        Of a loss that goes through ``scale``.
-    groups : sequence of dict
-        As of ``SGD``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For what is no number or out of bounds, and for options that there are not.
+    lr, max_grad_norm, loss_scale, groups
+        As of ``SGD``, and so are the errors.
     """
 
     def __init__(
@@ -255,23 +233,12 @@ class Lion(Optimizer):
 
     Parameters
     ----------
-    lr : float or callable
-        The learning rate, or a schedule.
     betas : tuple of float
         How much of the running mean there is in what the sign is taken of, and how much a step keeps.
     weight_decay : float
         Parameters are multiplied with ``1 - lr * weight_decay``.
-    max_grad_norm : float, optional
-        Gradients whose norm, of all together, is larger are scaled down to it.
-    loss_scale : LossScale, optional
-        Of a loss that goes through ``scale``.
-    groups : sequence of dict
-        As of ``SGD``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For what is no number or out of bounds, and for options that there are not.
+    lr, max_grad_norm, loss_scale, groups
+        As of ``SGD``, and so are the errors.
     """
 
     def __init__(

@@ -262,17 +262,8 @@ class Adafactor(Optimizer):
         The largest root mean square of an update.
     weight_decay : float
         Parameters are multiplied with ``1 - lr * weight_decay``.
-    max_grad_norm : float, optional
-        Gradients whose norm, of all together, is larger are scaled down to it.
-    loss_scale : LossScale, optional
-        Of a loss that goes through ``scale``.
-    groups : sequence of dict
-        As of ``SGD``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For what is no number or out of bounds, and for options that there are not.
+    max_grad_norm, loss_scale, groups
+        As of ``SGD``, and so are the errors.
     """
 
     def __init__(
@@ -289,8 +280,6 @@ class Muon(Optimizer):
 
     Parameters
     ----------
-    lr : float or callable
-        The learning rate, or a schedule.
     momentum, weight_decay : float
         Parameters are multiplied with ``1 - lr * weight_decay``.
     nesterov : bool
@@ -303,15 +292,8 @@ class Muon(Optimizer):
         The names of its parameters, as of groups; by default all with two axes.
     other : Optimizer, optional
         What updates all others: its learning rate, options and groups are taken, its state is not.
-    max_grad_norm : float, optional
-        Gradients whose norm, of all together, is larger are scaled down to it.
-    loss_scale : LossScale, optional
-        Of a loss that goes through ``scale``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For what is no number or out of bounds.
+    lr, max_grad_norm, loss_scale
+        As of ``SGD``, and so are the errors.
     """
 
     def __init__(

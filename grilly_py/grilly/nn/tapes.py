@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -112,16 +112,3 @@ def captures(found: Collection[Tensor]) -> list[Stale]:
 def is_input(value: Any) -> bool:
     """Whether it is an array that gradients are taken by."""
     return isinstance(value, (Tensor, np.ndarray)) and is_float(value.dtype)
-
-
-def changed_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Tuples, lists and dicts with other leaves; the very same object where none is another."""
-    if isinstance(value, dict):
-        made: Any = {key: changed_leaves(part, change) for key, part in value.items()}
-        return made if any(made[key] is not value[key] for key in value) else value
-    if isinstance(value, (tuple, list)):
-        parts = [changed_leaves(part, change) for part in value]
-        if all(part is own for part, own in zip(parts, value, strict=True)):
-            return value
-        return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
-    return change(value)
