@@ -60,8 +60,9 @@ def manifest(tmp_path_factory):
     path.write_text(text)
     path = path.with_suffix(".toml")
     head, variant = path.read_text().split("# NVIDIA's order of elements.")
-    for line in ('requires = ["subgroup-basic", "subgroup-shuffle"]', 'matrix = "16x8x16"', 'architectures = ["nvidia"]',
-                 "subgroup_sizes = [32]"):  # fmt: skip
+    needs = ('requires = ["subgroup-basic", "subgroup-shuffle"]', 'matrix = "16x8x16"', 'architectures = ["nvidia"]',
+             "subgroup_sizes = [32]")  # fmt: skip
+    for line in needs:
         assert line in variant
         variant = variant.replace(line, 'requires = ["float16-arithmetic"]' if "requires" in line else "")
     path.write_text(head + re.sub(r"shared_bytes = \d+", "shared_bytes = 32768", variant))
