@@ -22,7 +22,7 @@ from .device.tensor import Storage, Tensor
 from .device.together import held_back
 from .matmul.fusion import fuse_linear
 from .norms.fusion import fuse_norms
-from .random import CapturedDraws, drawn_in_replays
+from .random import drawn_in_replays
 from .structures import alike, common, held_by, leaves, rebuilt
 
 Returned = TypeVar("Returned")
@@ -75,7 +75,6 @@ class Graph(Generic[Returned]):
         grown: dict[Any, int],
         kept: dict[Storage, int],
         written: Iterable[Storage],
-        draws: CapturedDraws,
         stale: Stale,
     ):
         self._device = device
@@ -88,7 +87,6 @@ class Graph(Generic[Returned]):
         self._kept = tuple(kept.items())
         # Whose contents each replay changes: its own results, and what the function found.
         self._written = tuple(map(weakref.ref, {*written, *(each.tensor._storage for each in own)}))
-        self._draws = draws
         self._stale = stale
         self._into = {each.tensor._storage.buffer for each in given if each.tensor is not None}
         self._by_kernel = device.runtime.device.kind != "cpu"
@@ -182,20 +180,10 @@ class Graph(Generic[Returned]):
                     wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
         else:
             found += [own.tensor for own in self._own]
-        sources += self._draws.arguments()
-        copies = _copies(device, before), _copies(device, behind)
+        copies = _copies(device, before, behind) if self._by_kernel else ()
         self._count_writes()  # before and after the replay, as Executable.run does
         if self._grown:
-            if device.home.growing._is_owned():
-                raise GrillyError(REENTERED)
-            with device.home.growing:  # what one thread has begun another must not count on
-                for counted, growth in self._grown:
-                    first = counted.begin(growth)
-                    if first is not None:
-                        sources.append(first)
-                device.runtime.replay(self._recording, sources, wanted, *copies)
-                for counted, growth in self._grown:
-                    counted.end(growth)
+            self._replay_counted(sources, wanted, copies)
         else:
             device.runtime.replay(self._recording, sources, wanted, *copies)
         self._count_writes()
@@ -203,6 +191,20 @@ class Graph(Generic[Returned]):
         given: Any = found[results.number] if results.__class__ is _Place else rebuilt(results, _from(found))
         returned: Returned = given
         return returned
+
+    def _replay_counted(self, sources: list[tuple], wanted: list[tuple], copies: Sequence[list[tuple]]) -> None:
+        """Replay, and count what replays advance."""
+        device = self._device
+        if device.home.growing._is_owned():
+            raise GrillyError(REENTERED)
+        with device.home.growing:  # what one thread has begun another must not count on
+            for counted, growth in self._grown:
+                first = counted.begin(growth)
+                if first is not None:
+                    sources.append(first)
+            device.runtime.replay(self._recording, sources, wanted, *copies)
+            for counted, growth in self._grown:
+                counted.end(growth)
 
     def _check_fresh(self) -> None:
         """Raise CaptureError where the function would do other work by now."""
@@ -259,7 +261,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
             for name, value in names
         ]
         inside = iter(given)
-        with drawn_in_replays(device.home) as draws:
+        with drawn_in_replays(device.home):
             returned = function(*rebuilt(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
@@ -304,7 +306,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     results = rebuilt(returned, place)
     captured.restore([storage.buffer for storage in filled])  # others may write to what somebody still has
     _fuse(device, captured)
-    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, written, draws, stale)
+    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, written, stale)
 
 
 def _check_arguments(device: Device, names: list[tuple[str, Any]]) -> None:
@@ -375,14 +377,18 @@ def _start(tensor: Tensor) -> int:
     return tensor._offset * tensor.dtype.itemsize
 
 
-def _copies(device: Device, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple]:
-    """The dispatches that copy the first of each pair to the second."""
-    if not pairs:
-        return []
-    with held_back(device) as held:
-        for source, target in pairs:
-            fill(*(Tensor(t._storage, (t.nbytes // 4,), _WORDS, (1,), _start(t) // 4) for t in (target, source)))
-    return held
+def _copies(device: Device, *several: Sequence[tuple[Tensor, Tensor]]) -> list[list[tuple]]:
+    """The dispatches that copy the first of each pair to the second, of each sequence of pairs."""
+    found: list[list[tuple]] = []
+    for pairs in several:
+        found.append([])
+        if pairs:
+            with held_back(device) as found[-1]:
+                for source, target in pairs:
+                    views = (Tensor(t._storage, (t.nbytes // 4,), _WORDS, (1,), _start(t) // 4)
+                             for t in (target, source))  # fmt: skip
+                    fill(*views)
+    return found
 
 
 def _said(array) -> str:

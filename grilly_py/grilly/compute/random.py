@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The seed, and the numbers of calls: without a lock, which a signal handler that draws would wait for in vain.
 _sequence = 0, itertools.count()
-#: What is drawn in a captured function: seeds and offsets of so many calls lie side by side.
+#: Of so many calls of a captured function seeds and offsets lie side by side.
 _ROWS = 256
 
 
@@ -76,8 +76,30 @@ class Sequence:
                 draws.count = count
 
 
+class _Rows:
+    """Seeds and offsets of some calls, in memory of a graph."""
+
+    def __init__(self, device: Device):
+        self._tensor = device.empty((_ROWS, 4), np.uint32)
+
+    def row(self, number: int) -> Tensor:
+        """Those of a call, uint32 (3,): the seed's lower and upper half, and the offset."""
+        return self._tensor[number, :3]
+
+    def begin(self, count: int) -> tuple:
+        """The write before a replay with so many calls, as of Runtime.replay: the sequence goes on by these."""
+        seed, calls = _sequence
+        rows = np.zeros((_ROWS, 4), np.uint32)
+        rows[:, 0], rows[:, 1] = seed & 0xFFFFFFFF, seed >> 32
+        rows[:count, 2] = [next(calls) % 2**32 for _ in range(count)]
+        return self._tensor._storage.buffer, rows, 0, rows.nbytes
+
+    def end(self, count: int) -> None:
+        """Nothing is left to be done."""
+
+
 class CapturedDraws:
-    """The seeds and offsets of a captured function's calls, in memory of its graph: each replay brings the next ones.
+    """What the calls of a captured function draw from: each replay brings the next seeds and offsets.
 
     Attributes
     ----------
@@ -87,27 +109,18 @@ class CapturedDraws:
 
     def __init__(self, device: Device):
         self._device = device
-        self._blocks: list[Tensor] = []
+        self._rows: list[_Rows] = []
         self.count = 0
 
     def next(self) -> Tensor:
-        """What a call draws from, uint32 (3,): the seed's lower and upper half, and the offset."""
+        """What one more call draws from."""
         block, row = divmod(self.count, _ROWS)
-        if block == len(self._blocks):
-            self._blocks.append(self._device.empty((_ROWS, 4), np.uint32))
+        if block == len(self._rows):
+            self._rows.append(_Rows(self._device))
+        rows, grown = self._rows[block], self._device.captured.grown
+        grown[rows] = max(grown.get(rows, 0), row + 1)
         self.count += 1
-        return self._blocks[block][row, :3]
-
-    def arguments(self) -> list[tuple]:
-        """The writes before a replay, as of Runtime.replay: the sequence goes on by the calls of the function."""
-        if not self._blocks:
-            return []
-        seed, calls = _sequence
-        rows = np.zeros((len(self._blocks) * _ROWS, 4), np.uint32)
-        rows[:, 0], rows[:, 1] = seed & 0xFFFFFFFF, seed >> 32
-        rows[: self.count, 2] = [next(calls) % 2**32 for _ in range(self.count)]
-        blocks = rows.reshape(len(self._blocks), -1)
-        return [(to._storage.buffer, rows, 0, rows.nbytes) for to, rows in zip(self._blocks, blocks, strict=True)]
+        return rows.row(row)
 
 
 class _OfThread(threading.local):
@@ -121,11 +134,11 @@ _OF_THREAD = _OfThread()
 
 
 @contextlib.contextmanager
-def drawn_in_replays(device: Device) -> Iterator[CapturedDraws]:
+def drawn_in_replays(device: Device) -> Iterator[None]:
     """Inside, captured calls without a seed draw in each replay anew."""
-    draws = _OF_THREAD.draws[device] = CapturedDraws(device)
+    _OF_THREAD.draws[device] = CapturedDraws(device)
     try:
-        yield draws
+        yield
     finally:
         del _OF_THREAD.draws[device]
 

@@ -195,7 +195,7 @@ class Captured(threading.local):
     Attributes
     ----------
     grown : dict
-        Lengths of caches, and their growth in each replay (attention/cache_lengths.py).
+        What replays advance, and by how much: lengths of caches (attention/cache_lengths.py), seeds (random.py).
     parameters : dict
         Parameters of options made in the work, for its later calls (attention/kvcache.py).
     parts : dict
