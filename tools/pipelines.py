@@ -219,7 +219,7 @@ _EACH_OPTION = ("flash-attention-narrow",)
 # What follows is of operations whose constants say what is computed: what takes the most registers. With zeros alone
 # drivers would compile next to nothing, or a workgroup of no invocations, at which some of them stop the process.
 
-_FLOAT32, _FLOAT16, _INT64 = (value("elements", name) for name in ("FLOAT32", "FLOAT16", "INT64"))
+_FLOAT32, _FLOAT16, _INT64, _UINT32 = (value("elements", name) for name in ("FLOAT32", "FLOAT16", "INT64", "UINT32"))
 _FLAT, _STRIDED, _RUNS, _BROADCAST, _ALONE = (
     value("forms", name) for name in ("FLAT", "STRIDED", "RUNS", "BROADCAST", "ALONE")
 )
@@ -459,7 +459,8 @@ _ARRAYS = {
     "cross-entropy": _losses,
     "cross-entropy-backward": _losses,
     "dequantize": _quantized,
-    "dropout": lambda variant: [{"TYPE": _FLOAT16}],
+    "attention-dropout": lambda variant: [{"SEED": words} for words in (0, 3)],
+    "dropout": lambda variant: [{"TYPE": _FLOAT16}, {"TYPE": _FLOAT16, "SEED": _UINT32, "DRAWN": 1}],
     "embedding": lambda variant: [{"TYPE_IDS": _INT64, "WORDS": 4}],
     "embedding-backward": lambda variant: [
         {"TYPE_IDS": _INT64, "TYPE_G": _FLOAT16, "QUADS": quads} for quads in (1, 0)
@@ -471,6 +472,7 @@ _ARRAYS = {
     "random": lambda variant: [
         *({"DRAW": draw, "TYPE_Y": _FLOAT16} for draw in (0, 1)),
         {"DRAW": 2, "TYPE_Y": _INT64, "SEED": _INT64},
+        {"DRAW": 1, "TYPE_Y": _FLOAT16, "SEED": _UINT32, "DRAWN": 1},
     ],
     "reduce": _reduced,
     "reduce-columns": _reduced,
