@@ -137,6 +137,22 @@ def of_block(arrays, offset, share):
     return of_scores @ k * before, of_keys, of_values
 
 
+def test_gradients_that_are_taken_outside(vulkan_backend):
+    """Of a function that is computed again: what the last replay dropped is dropped."""
+    x, pulls = vulkan_backend.tensor(np.ones(200, np.float32)), []
+
+    def step(x):
+        y, pull = grilly.vjp(grilly.checkpoint(lambda x: F.dropout(F.dropout(x * 2.0, P), P)), x)
+        pulls.append(pull)
+        return y
+
+    graph = vulkan_backend.capture(step, x)
+    for _ in range(2):
+        y = graph(x)
+        F.dropout(x)
+        equal(pulls[0](x), y)
+
+
 def test_many_draws_in_one_function(vulkan_backend):
     """More than one block of seeds has, some of them drawn again."""
     x = vulkan_backend.tensor(np.ones((3, 5), np.float32))
@@ -215,8 +231,18 @@ def test_seeds_of_attention_on_the_device(vulkan_backend, dtype):
     graph = vulkan_backend.capture(step, q, np.zeros(1, dtype))
     for seed in (5, 111):
         equal(graph(q, np.array([seed], dtype)), step(q, seed))
-    with pytest.raises(TypeError, match="dropout_seed is a tensor of float32"):
-        F.flash_attention2(q, k, v, dropout_p=P, dropout_seed=q)
+
+
+def test_seeds_of_attention_that_are_tensors(backend):
+    q, k, v = attention(backend, 2, 3, 37, 8)
+    seeds = backend.tensor(np.array([[0, 0], [0, 77]]))
+    for call in (
+        lambda seed: F.flash_attention2(q, k, v, dropout_p=P, dropout_seed=seed, dropout_offset=4),
+        lambda seed: F.attention_dropout(q, dropout_p=P, dropout_seed=seed, dropout_offset=4),
+    ):
+        equal(call(seeds[1, 1:]), call(77))
+        with pytest.raises(TypeError, match="dropout_seed is a tensor of float32"):
+            call(q)
 
 
 @pytest.mark.parametrize("name, shares", [

@@ -58,22 +58,21 @@ class Sequence:
     def __init__(self) -> None:
         self._seed, calls = _sequence
         self._next = int(repr(calls)[len("count(") : -1])
-        self._counts = {draws: draws.count for draws in _OF_THREAD.draws.values()}
+        self._captured = {device: (draws, draws.count) for device, draws in _OF_THREAD.draws.items()}
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
         """Draw what was drawn from that place on, and go on from the present one afterwards."""
         global _sequence
         now, _sequence = _sequence, (self._seed, itertools.count(self._next))
-        counts = {draws: draws.count for draws in self._counts}
+        draws, counts = _OF_THREAD.draws, [(draws, draws.count) for draws, _ in self._captured.values()]
         try:
-            for draws, count in self._counts.items():
-                draws.count = count
+            _OF_THREAD.draws = {device: draws.at(count) for device, (draws, count) in self._captured.items()}
             yield
         finally:
-            _sequence = now
-            for draws, count in counts.items():
-                draws.count = count
+            _sequence, _OF_THREAD.draws = now, draws
+            for one, count in counts:
+                one.at(count)
 
 
 class _Rows:
@@ -81,6 +80,7 @@ class _Rows:
 
     def __init__(self, device: Device):
         self._tensor = device.empty((_ROWS, 4), np.uint32)
+        self.used = 0
 
     def row(self, number: int) -> Tensor:
         """Those of a call, uint32 (3,): the seed's lower and upper half, and the offset."""
@@ -117,10 +117,16 @@ class CapturedDraws:
         block, row = divmod(self.count, _ROWS)
         if block == len(self._rows):
             self._rows.append(_Rows(self._device))
-        rows, grown = self._rows[block], self._device.captured.grown
-        grown[rows] = max(grown.get(rows, 0), row + 1)
+        rows = self._rows[block]
+        if row == rows.used:
+            self._device.captured.grown[rows] = rows.used = row + 1
         self.count += 1
         return rows.row(row)
+
+    def at(self, count: int) -> CapturedDraws:
+        """Itself, gone to the place after so many calls."""
+        self.count = count
+        return self
 
 
 class _OfThread(threading.local):
@@ -190,7 +196,8 @@ def drawn(device: Device | None) -> tuple[int | Tensor, int]:
     In a captured function of the device the seed is a tensor of three words, the offset among them. Without a device
     nothing is captured.
     """
-    if device is not None and device.runtime.capturing:
-        return _OF_THREAD.draws[device.home].next(), 0
+    draws = None if device is None else _OF_THREAD.draws.get(device.home)
+    if draws is not None:
+        return draws.next(), 0
     seed, calls = _sequence
     return seed, next(calls) % 2**32
