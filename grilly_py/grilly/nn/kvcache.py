@@ -63,9 +63,9 @@ class KVCache(KeepsNothing):
     value_dim : int, optional
         Elements of a value; ``head_dim`` by default.
     dtype : dtype_like
-        float32, float16 or "bfloat16". Or "q8_0" or "q4_0", for queries, keys and values of any of these: 8.5 or 4.5 bits
-        a number, in blocks of 32 numbers of a head with one float16 scale, as llama.cpp has them. New keys and values
-        are quantized as they are added, after the rotary embedding; gradients, pages and NumPy arrays are not for these.
+        float32, float16 or "bfloat16". Or "q8_0" or "q4_0", for queries, keys and values of any of these: 8.5 or 4.5
+        bits a number, in blocks of 32 numbers of a head with one float16 scale, as llama.cpp has them. New keys and
+        values are quantized as they are added, after the rotary embedding.
     backend : grilly.Compute, optional
         The device to live on; by default the default backend.
 

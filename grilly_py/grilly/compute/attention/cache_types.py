@@ -56,8 +56,8 @@ def check_widths(owner: str, dtype: np.dtype | str, *widths: int) -> None:
     """Raise UnsupportedError for heads that a type's blocks do not divide."""
     if isinstance(dtype, str) and any(width % UNIT for width in widths):
         raise UnsupportedError(
-            f"{owner}: heads of {' and '.join(map(str, dict.fromkeys(widths)))} elements are no whole blocks of {UNIT}, "
-            f"of which a cache of {dtype} consists; use a cache of floats"
+            f"{owner}: heads of {' and '.join(map(str, dict.fromkeys(widths)))} elements are no whole blocks of "
+            f"{UNIT}, of which a cache of {dtype} consists; use a cache of floats"
         )
 
 
@@ -205,8 +205,8 @@ def new_cache(backend: Any, shape: tuple[int, int, int, int], dtype: np.dtype | 
     nbytes, most = cache_nbytes(dtype, *shape), backend.opened.facts.storage_range
     if nbytes > most:
         raise UnsupportedError(
-            f"a quantized cache of {nbytes:,} bytes is larger than one binding of the device, {most:,} bytes; take fewer "
-            "texts or tokens"
+            f"a quantized cache of {nbytes:,} bytes is larger than one binding of the device, {most:,} bytes; take "
+            "fewer texts or tokens"
         )
     return QuantizedCache(backend.empty((nbytes // 4,), np.uint32), dtype, shape)
 

@@ -221,7 +221,10 @@ def _sent(device: Device, call: CacheCall) -> CacheCall:
     """The call with its arrays on the device."""
     return dataclasses.replace(
         call,
-        caches=tuple(c if isinstance(c, (Tensor, QuantizedCache)) else device.tensor(np.ascontiguousarray(c)) for c in call.caches),
+        caches=tuple(
+            c if isinstance(c, (Tensor, QuantizedCache)) else device.tensor(np.ascontiguousarray(c))
+            for c in call.caches
+        ),
         fresh=tuple(to_device(device, array) for array in call.fresh),
         q=to_device(device, call.q),
         tables=tuple(_table(device, table) for table in call.tables),
