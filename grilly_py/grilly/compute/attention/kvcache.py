@@ -118,8 +118,11 @@ def flash_attention_with_kvcache(
     queries is then planned for all keys of the cache: a graph and a call outside give the same bits.
     """
     device.check_open()
-    if OPEN.tapes:
+    caches, kinds = (k_cache, v_cache), ()
+    if k_cache.__class__ is QuantizedCache or v_cache.__class__ is QuantizedCache:
         caches = (array_of(k_cache), array_of(v_cache))
+        kinds = (k_cache.dtype, tuple(k_cache.shape), v_cache.dtype, tuple(v_cache.shape))
+    if OPEN.tapes:
         _refuse_gradients((q, *caches, k, v, *options.values()), caches if k is not None else ())
     counted = cache_seqlens if cache_seqlens.__class__ is Lengths else None
     if counted is not None:
@@ -132,14 +135,15 @@ def flash_attention_with_kvcache(
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     whole = counted is not None and getattr(q, "shape", ())[1:2] <= (WHOLE_QUERIES,)
     static, told, tables = None, (), rotary if rotary.__class__ in (tuple, list) else ()
-    if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
+    if page_table is None and type(q) is type(caches[0]) is type(caches[1]) is Tensor and scale.__class__ in _SCALES:
         static, told = _static(q, k_cache, k, v, cache_seqlens, rotary, made, asked, whole)
+        static = static and (*static, *kinds)
 
     def record(*_):
         checked = checked_call(device, given, cache_seqlens, page_table, rotary, asked.interleaved)
         return _attend(device, checked, made, asked, counted, whole)
 
-    arrays = (*map(array_of, given.values()), *(tables or (None, None)))
+    arrays = (q, *caches, k, v, *(tables or (None, None)))
     like = (*arrays, cache_seqlens, page_table, *options.values())
     results = call(device, STEPS, static, arrays, live=told, record=record, results=2, like=like)
     if counted is not None and not device.runtime.capturing and k is not None:
@@ -203,8 +207,8 @@ def _attend(
         cache.write_floats(device, target)
     o, *lse = found.run((*views, parameters if summary.contents else None), (keys.exact,))
     serves = checked is None or len(checked.arrays) == (lay is not None) and not checked.live
-    serves = serves and not isinstance(call.caches[0], QuantizedCache)
-    serves = serves and (found.counted if lay is None else found.parameters is not None) and _is_as_given(sent, call)
+    serves = serves and (found.counted if lay is None else found.parameters is not None)
+    serves = serves and not floats and _is_as_given(sent, call)
     for array, cache in zip(call.caches, sent.caches, strict=True):
         if call.fresh and array is not cache:
             array[...] = cache.numpy()
