@@ -1,26 +1,20 @@
-"""Language models with caches of 8 and 4 bits, captured or not, against attention in float64 over rounded numbers."""
+"""Language models with caches of 8 and 4 bits, captured or not; numbers: internals/test_quantized_kernels.py."""
 
 import copy
-import functools
 import json
 
 import numpy as np
 import pytest
 
 import goldens
-from backends import has_sixteen_bits
 from grilly import UnsupportedError, models
 from grilly.cli import main
 from model_folders import write_folder
 from test_cli_models import with_tokenizer
-from test_kvcache import attend, turn
-from test_kvcache_quantized import numbers
 
 CASES = goldens.cases("models")
 IDS = CASES["llama"].input_ids
 TYPES = ("q8_0", "q4_0")
-#: How far logits may be, as a part of the largest: a level may be the next one where rounding of the rotation decides.
-NEAR = {"float32": 0.001, "float16": 0.1}
 WIDTHS = {"llama": ("head_dim", 32), "gemma3": ("head_dim", 64), "t5": ("d_kv", 32)}
 
 
@@ -44,52 +38,19 @@ def folders(tmp_path_factory):
     return {name: write_folder(made / name, widened(name)) for name in WIDTHS}
 
 
-def by_host(kind, q, keys, values, k, v, lengths, *, rotary, window_size, scale, softcap, **_):
-    """Attention over a cache of floats whose new numbers are rounded as those of a quantized one, in float64."""
-    outs, tables = [], [np.asarray(table) for table in rotary]
-    arrays = [np.asarray(x).astype(np.float64) for x in (q, k, v)]
-    for b, length in enumerate(np.asarray(lengths)):
-        places = np.arange(length, length + q.shape[1])
-        turned, new, value = (x[b] for x in arrays)
-        turned, new = (turn(x, *tables, places, False) for x in (turned, new))
-        keys[b, places[0] : places[-1] + 1] = numbers(new, kind).astype(keys.dtype)
-        values[b, places[0] : places[-1] + 1] = numbers(value, kind).astype(values.dtype)
-        seen = [np.asarray(x[b, : places[-1] + 1]).astype(np.float64) for x in (keys, values)]
-        options = {"causal": True, "window_size": window_size, "scale": scale, "softcap": softcap}
-        outs.append(attend([turned, *seen], np.float64, options)[0])
-    return q.backend.tensor(np.stack(outs).astype(q.dtype))
-
-
-def logits(model, cache):
-    """Of a prompt and of single tokens after it; samples go on from lengths of their own."""
-    found = [model(IDS[:, :5], past_key_values=cache).logits]
-    cache.lengths[1] -= 2
-    for place in range(5, 9):
-        found.append(model(IDS[:, place : place + 1], past_key_values=cache).logits)
-    return np.concatenate(found, axis=1)
-
-
-@pytest.mark.parametrize("name, dtype", [("llama", "float32"), ("gemma3", "float32"), ("llama", "float16")])
-@pytest.mark.parametrize("kind", TYPES)
-def test_logits_are_those_of_rounded_keys_and_values(folders, vulkan_backend, monkeypatch, name, kind, dtype):
-    if dtype == "float16" and not has_sixteen_bits(vulkan_backend):
-        pytest.skip("the device has no 16-bit storage")
-    model = models.load(folders[name], dtype, backend=vulkan_backend)
-    cache = model.make_cache(3, 16, kind)
-    found = logits(model, cache).astype(np.float32)
-    plain = logits(model, model.make_cache(3, 16)).astype(np.float32)
-    monkeypatch.setattr("grilly.models.cache.F.flash_attention_with_kvcache", functools.partial(by_host, kind))
-    wanted = logits(model, model.make_cache(3, 16)).astype(np.float32)
-    monkeypatch.undo()
-    error, rounding = (np.abs(x - wanted).max() / np.abs(wanted).max() for x in (found, plain))
-    assert error < NEAR[dtype] and 4 * error < rounding
-    numbers, bits = len(cache.k) * 2 * 3 * 16 * 2 * WIDTHS[name][1], {"q8_0": 8.5, "q4_0": 4.5}[kind]
-    assert cache.nbytes == sum(x.nbytes for x in (*cache.k, *cache.v)) == numbers * bits / 8
-    other = copy.deepcopy(cache)
-    for one in (other, cache):
-        one.lengths = 5
-    again = [model(IDS[:, 5:6], past_key_values=one).logits for one in (cache, other)]
-    np.testing.assert_array_equal(*again)
+def test_a_cache_goes_on_and_is_copied(folders, vulkan_backend):
+    """Samples go on from lengths of their own, in a cache and in its copy alike."""
+    model = models.load(folders["llama"], backend=vulkan_backend)
+    for kind, bits in (("q8_0", 8.5), ("q4_0", 4.5)):
+        cache = model.make_cache(3, 16, kind)
+        model(IDS[:, :5], past_key_values=cache)
+        cache.lengths[1] -= 2
+        other = copy.deepcopy(cache)
+        assert cache.nbytes == other.nbytes == sum(x.nbytes for x in (*cache.k, *cache.v))
+        assert cache.nbytes == len(cache.k) * 2 * 3 * 16 * 2 * 32 * bits / 8
+        again = [model(IDS[:, 5:6], past_key_values=one).logits for one in (cache, other)]
+        np.testing.assert_array_equal(*again)
+        assert cache.lengths.tolist() == other.lengths.tolist() == [6, 4, 6]
 
 
 @pytest.mark.parametrize("name", WIDTHS)

@@ -65,7 +65,7 @@ bool all_count() { return MASK == 0 && !some_hidden() && (FEATURES & (BIAS | DRO
 #ifdef QUANTIZED
 #include "float16.glsl"
 
-// Of eight texels the i-th four levels, or of the words that begin with those of `words`.
+// The i-th four levels of `words`.
 vec4 levels_of(uvec4 words, int i) {
     const int levels = int(BITS == 8 ? words[i] : words[i / 2] >> (16 * (i % 2)));
     ivec4 each;
@@ -74,7 +74,7 @@ vec4 levels_of(uvec4 words, int i) {
 }
 
 // The words of unit `unit` of a value's levels, of the texel in which they are.
-uvec4 words_of(uvec4 texel, uint unit) {
+uvec4 unit_words(uvec4 texel, uint unit) {
     const int count = V_WIDE * BITS / 32;
     if (count == 4) return texel;
     const uint place = unit * uint(count) % 4u;
@@ -251,7 +251,7 @@ void main() {
                     float scales[FOUR];
                     [[unroll]] for (int n = 0; n < FOUR; n++) {
                         const uvec4 texel = texelFetch(v_data, int(v_at[n] + unit * uint(V_WIDE * BITS) / 128u));
-                        const uvec4 words = words_of(texel, unit);
+                        const uvec4 words = unit_words(texel, unit);
                         [[unroll]] for (int i = 0; i < V_QUADS; i++) {
                             const vec4 four = levels_of(words, i);
                             [[unroll]] for (int e = 0; e < 4; e++) v[n * V_WIDE + 4 * i + e] = four[e];
