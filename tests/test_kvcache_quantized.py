@@ -155,7 +155,7 @@ def test_steps_over_odd_lengths(backend, kind, dim, value_dim, heads, key_heads,
         check(found, q, cache, lengths, causal=True)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS, "flash-attention2"])  # the last reads floats
 @pytest.mark.parametrize("lengths", [[50, 50], [0, 50]], ids=["alike", "unlike"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_options(backend, kind, lengths, kernel):
@@ -203,6 +203,19 @@ def test_many_keys(backend, kind, kernel):
     for count in (1, 4):
         q, k, v = (random(2, count, h, 64, seed=n) for n, h in enumerate((8, 2, 2)))
         check(cache.attend(q, k, v, kernel=kernel), q, cache, cache.lengths, causal=True)
+
+
+@pytest.mark.parametrize("room", [1, 40])
+@pytest.mark.parametrize("kind", TYPES)
+def test_parts_of_one_array(backend, kind, room):
+    """Queries, keys and values side by side, as a layer's one product gives them."""
+    cache, count = cache_of(backend, kind, 2, room, 2, 64), min(room, 3)
+    whole = random(2, count, 8, 64)
+    parts = [backend.tensor(whole)[:, :, first:last] for first, last in ((0, 4), (4, 6), (6, 8))]
+    found = cache.attend(*parts, rotary=tables(np.random.default_rng(0), room, 32))
+    np.testing.assert_array_equal(np.asarray(cache.v.dequantize())[:, :count], numbers(whole[:, :, 6:], kind))
+    turned = [turn(q, *tables(np.random.default_rng(0), room, 32), np.arange(count), False) for q in whole[:, :, :4]]
+    check(found, np.stack(turned), cache, [count, count], causal=True)
 
 
 @pytest.mark.parametrize("kind", TYPES)
