@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.attention.cache_types import CACHE_TYPES, check_cache_type
+from ..compute.attention.cache_types import CACHE_TYPES, CacheType, check_cache_type
 from .cache import Cache, ForwardContext
 from .config import Config
 from .generation import Generates, State, fewer, packed
@@ -50,7 +50,7 @@ class Decoder(Generates, Model):
         """Logits ``(..., vocab)``; subclasses define it."""
         raise NotImplementedError
 
-    def make_cache(self, batch: int, max_len: int, dtype: str | None = None) -> Cache:
+    def make_cache(self, batch: int, max_len: int, dtype: CacheType | None = None) -> Cache:
         """An empty cache with room for ``max_len`` tokens of each sample.
 
         ``dtype``: "q8_0" or "q4_0" for keys and values of 8.5 or 4.5 bits a number (``grilly.nn.KVCache``); by default
@@ -153,7 +153,7 @@ class Decoder(Generates, Model):
     # -- generation ------------------------------------------------------------------------------------------------
 
     def _prompt(
-        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: str | None
+        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: CacheType | None
     ) -> tuple[Tensor, State]:
         ids, lengths = packed(type(self).__name__, input_ids, attention_mask)
         self._ids("input_ids", ids, self.rows)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..compute import Tensor
+from ..compute.attention.cache_types import CacheType
 from ..compute.device.arrays import NDArray
 from .cache import Cache, ForwardContext
 from .generation import Generates, State, fewer
@@ -117,7 +118,7 @@ class EncoderDecoder(Generates, Model):
         return list(begun)  # the mask is that of what was read
 
     def _prompt(
-        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: str | None
+        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: CacheType | None
     ) -> tuple[Tensor, State]:
         begun = self._begin(input_ids, decoder_input_ids)
         ids, _ = self._ids("decoder_input_ids", begun, self.rows)

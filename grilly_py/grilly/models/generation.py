@@ -13,7 +13,7 @@ import numpy as np
 
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
-from ..compute.attention.cache_types import check_cache_type
+from ..compute.attention.cache_types import CacheType, check_cache_type
 from ..compute.device.arrays import NDArray, Unpack
 from ..compute.device.callers import callers_level
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
@@ -79,7 +79,7 @@ class GenerationKeywords(TypedDict, total=False):
     stop_strings: str | Sequence[str] | None
     tokenizer: Tokenizer | None
     use_graph: bool
-    cache_dtype: str | None
+    cache_dtype: CacheType | None
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Options:
     stop_strings: str | Sequence[str] | None = None
     tokenizer: Tokenizer | None = None
     use_graph: bool = True
-    cache_dtype: str | None = None
+    cache_dtype: CacheType | None = None
 
 
 def _asked(function: str, options: GenerationKeywords) -> _Options:
@@ -153,7 +153,7 @@ class Generates:
     has_head = True
 
     def _prompt(
-        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: str | None
+        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: CacheType | None
     ) -> tuple[Tensor, State]:
         """The logits ``(B, vocab)`` after the prompt, and the state that the next steps need.
 

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from ..compute import Compute, default_backend
 from ..compute.attention import foreign
-from ..compute.attention.cache_types import check_cache_type, check_widths
+from ..compute.attention.cache_types import CacheType, check_cache_type, check_widths
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
 from ..compute.device.callers import callers_level
@@ -47,7 +47,7 @@ Report = Callable[[int, int], None]
 def load(
     folder: str | Path, dtype: DTypeLike | None = None, backend: Compute | None = None, *,
     precision: Precision = "highest", progress: Report | bool | None = None, ignore: Iterable[str] = (),
-    offload: int | str = 0, cache_dtype: str | None = None, **unknown: NoReturn,
+    offload: int | str = 0, cache_dtype: CacheType | None = None, **unknown: NoReturn,
 ) -> Model:  # fmt: skip
     """A model from a folder as transformers saves it, or from a GGUF file, with its weights on the device.
 
@@ -121,7 +121,7 @@ def load_as(
     choose: Callable[[Path, dict[str, Any]], Make], folder: str | Path, dtype: DTypeLike | None = None,
     backend: Compute | None = None, *, precision: Precision = "highest", progress: Report | bool | None = None,
     ignore: Iterable[str] = (), offload: int | str = 0, check: Callable[[Model], None] | None = None,
-    cache_dtype: str | None = None,
+    cache_dtype: CacheType | None = None,
 ) -> Model:  # fmt: skip
     """As `load`, of what ``choose`` makes of the folder and the fields of its config.json.
 

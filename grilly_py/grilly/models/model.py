@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import nn
 from ..compute import Compute, Tensor
+from ..compute.attention.cache_types import CacheType
 from ..compute.backend import default_backend
 from ..compute.device.arrays import NDArray
 from . import adapter_files, lora, saving
@@ -94,7 +95,7 @@ class Model(nn.Module):
         if weights.backend is not None:
             self.backend = self._backend = weights.backend
         self.dtype, self.precision = weights.dtype, weights.precision
-        self.cache_dtype: str | None = None
+        self.cache_dtype: CacheType | None = None
         self.eos_token_id: Any = None
         self.pad_token_id: Any = None
         self.decoder_start_token_id: Any = None

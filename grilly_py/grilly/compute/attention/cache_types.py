@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +18,7 @@ from ..device.plan import Layout, Plan, Planner
 from ..device.tensor import Tensor
 from ..quantized import Rows, emit_floats
 
+CacheType: TypeAlias = Literal["q8_0", "q4_0"]
 #: The types by llama.cpp's words, with their names among quantized types.
 CACHE_TYPES = {"q8_0": "Q8_0", "q4_0": "Q4_0"}
 
@@ -133,11 +134,6 @@ class QuantizedCache:
         return packing_of(CACHE_TYPES[self.dtype]).low
 
     @property
-    def ndim(self) -> int:
-        """4."""
-        return 4
-
-    @property
     def nbytes(self) -> int:
         """Bytes on the device."""
         return self.data.nbytes
@@ -212,6 +208,6 @@ def new_cache(backend: Any, shape: tuple[int, int, int, int], dtype: np.dtype | 
 
 
 __all__ = [
-    "CACHE_TYPES", "QuantizedCache", "array_of", "cache_dtype", "cache_nbytes", "check_cache_type", "check_widths",
-    "new_cache", "parts_of", "row_of",
+    "CACHE_TYPES", "CacheType", "QuantizedCache", "array_of", "cache_dtype", "cache_nbytes", "check_cache_type",
+    "check_widths", "new_cache", "parts_of", "row_of",
 ]  # fmt: skip
