@@ -370,9 +370,11 @@ def score_functions(registry: Registry, choice: Choice) -> Iterator[tuple[str, d
         return
     own = constant_sets(choice.variant)[1] | {"CAUSAL": 1, "LSE": 1}  # plain
     score = traced("attention", "score_mod", decay).own
-    both = Functions(score, mask.behind(count_words("attention", (table,)))).filling(registry)
+    quickly = choice.variant.unproven
+    alone = Functions(score).filling(registry, quickly)
+    both = Functions(score, mask.behind(count_words("attention", (table,)))).filling(registry, quickly)
     bits = extras_bits(FUNCTIONS)
-    yield "score", own | {"FEATURES": extras_bits(("score-function",))}, Functions(score).filling(registry)
+    yield "score", own | {"FEATURES": extras_bits(("score-function",))}, alone
     yield "both", own | {"FEATURES": bits}, both
     if "tiles" in choice.variant.offers:
         yield "tiles", own | {"FEATURES": bits | extras_bits(("tiles",))}, both

@@ -4,16 +4,34 @@
 #define ELEMENT_ROW(i, e) (MY_ROW + (i) * MATRIX_M + PLACE_ROW(e))
 #define ELEMENT_KEY(first_key, f, e) (first_key + (f) * MATRIX_N + PLACE_COLUMN(e))
 
-// Scores become base 2. Minus infinity hides a key, the lowest finite number does not, and NaN stays.
+// Scores become base 2. Minus infinity hides a key, the lowest finite number does not (one that base 2 would make infinite becomes
+// less), and NaN stays. Such low scores are few: only where there are some is each looked at.
 void apply_score_function(uint first_key) {
-    float factor = SCORE_SCALE * LN_2, never = minus_infinity(), least = MASK_FLOOR;
+    float factor = SCORE_SCALE * LN_2, least = MASK_FLOOR / LOG2_E, lowest = 0.0;
     FIND_PLACES
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
                 float score = function_score(s_frag[i][f][e] * factor, ELEMENT_ROW(i, e), ELEMENT_KEY(first_key, f, e));
-                s_frag[i][f][e] = mix(score, max(score * LOG2_E, least), score > never);
+                lowest = min(lowest, score);
+                s_frag[i][f][e] = score;
             }
+        }
+    }
+    if (subgroupAny(!(lowest >= least))) {
+        float never = minus_infinity();
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                    float score = s_frag[i][f][e];
+                    s_frag[i][f][e] = mix(score, max(score, least), score > never);
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] *= LOG2_E;
         }
     }
 }
