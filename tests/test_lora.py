@@ -76,7 +76,7 @@ def test_merged_weights_compute_what_adapters_add(loaded, name):
     model.unmerge_adapter()
     for key, array in model.state_dict().items():
         np.testing.assert_array_equal(array, weights[key])
-    close(first(model(**given(CASES[name]))), adapted, 1e-6)
+    close(first(model(**given(CASES[name]))), adapted, 5e-6)  # sums may be in another order
     model.merge_and_unload()
     close(first(model(**given(CASES[name]))), adapted)
     assert not any("lora" in key for key in model.state_dict())

@@ -430,6 +430,11 @@ def _quantized(variant: Variant) -> list[dict[str, int]]:
         kinds = ({"TYPE_IDS": _INT64, "INDEXED": 1, "TYPE_Y": kind} for kind in (_FLOAT32, _FLOAT16))
         return [kind | one for kind in kinds for one in own]
     tile = variant.tile
+    if "x_tile" in tile:
+        arithmetic = [one for one in own if one["TABLE"] not in (1, 3)]
+        ends = [{}, {"HAS_BIAS": 1, "GATED": 1, "ACTIVATION": ACTIVATIONS["gelu"], "HAS_RESIDUAL": 1}]
+        sizes = [{"TILES": tile["tiles"], "X_TILES": n} for n in (1, tile["rows"] // tile["x_tile"])]
+        return [some | end | one for some in sizes for end in ends for one in arithmetic]
     rows = [{"ROWS": rows, "BLOCKS": tile["blocks"]} for rows in dict.fromkeys((1, tile["rows"]))]
     ends = [{"COLUMNS": tile["columns"]}, {"COLUMNS": max(tile["columns"] // 2, 1), "HAS_BIAS": 1, "GATED": 1,
             "ACTIVATION": ACTIVATIONS["gelu"], "HAS_RESIDUAL": 1}]  # fmt: skip

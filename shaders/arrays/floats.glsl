@@ -7,6 +7,8 @@
 #ifndef GRILLY_FLOATS_GLSL
 #define GRILLY_FLOATS_GLSL
 
+// FUSED: the device's fma rounds once.
+
 // "precise" where a value may not depend on what its function stands among (expressions.comp).
 #ifndef EXACT
 #define EXACT
@@ -68,6 +70,12 @@ float scaled(float x, int n) {
 // -- numbers of twice the precision: a sum of two
 
 void split_product(float a, float b, out float high, out float low) {
+#ifdef FUSED
+    precise float whole_product = a * b;
+    precise float left = fma(a, b, -whole_product);
+    high = whole_product;
+    low = left;
+#else
     float a1 = of_bits(bits_of(a) & 0xfffff000u), b1 = of_bits(bits_of(b) & 0xfffff000u);
     precise float a2 = a - a1;
     precise float b2 = b - b1;
@@ -75,6 +83,7 @@ void split_product(float a, float b, out float high, out float low) {
     precise float rest = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2;
     high = product;
     low = rest;
+#endif
 }
 
 void split_sum(float a, float b, out float high, out float low) {
@@ -100,7 +109,7 @@ float times_power(float x, int n) {
 }
 
 // x / y, correctly rounded: of the digits the device's estimate, corrected by what is left over, then by one unit at most.
-float divided(float x, float y) {
+float divided_by_digits(float x, float y) {
     int above, below;
     float a = float(digits_of(x, above)), b = float(digits_of(y, below)), found = a / b, high, low;
     split_product(found, b, high, low);
@@ -117,8 +126,29 @@ float divided(float x, float y) {
     return is_none ? of_bits(NAN) : with_sign(found, bits_of(x) ^ bits_of(y));
 }
 
+// x / y, correctly rounded.
+float divided(float x, float y) {
+#ifdef FUSED
+    // Away from the ends of the range what is left over is exact, and the last correction rounds right (Markstein 1990).
+    int above = int(size_of(x) >> 23), below = int(size_of(y) >> 23);
+    bool near = (above > 26 && above < 255 || is_zero(x)) && below > 1 && below < 253;
+    if (near && (is_zero(x) || abs(above - below + 10) < 110)) {
+        precise float inverse = 1.0 / y;
+        precise float missing = fma(-y, inverse, 1.0);
+        inverse = fma(inverse, missing, inverse);
+        precise float found = x * inverse;
+        precise float rest = fma(-y, found, x);
+        found = fma(rest, inverse, found);
+        rest = fma(-y, found, x);
+        found = fma(rest, inverse, found);
+        return with_sign(found, bits_of(x) ^ bits_of(y));
+    }
+#endif
+    return divided_by_digits(x, y);
+}
+
 // The square root, correctly rounded, in the same way.
-float root(float x) {
+float root_by_digits(float x) {
     int power;
     uint digits = digits_of(x, power);
     bool odd = (power & 1) != 0;
@@ -134,6 +164,22 @@ float root(float x) {
     found = times_power(found, (power - int(odd)) / 2);
     if (is_nan(x) || is_zero(x) || bits_of(x) == INFINITY) found = x;
     return is_minus(x) && !is_nan(x) && !is_zero(x) ? of_bits(NAN) : found;
+}
+
+float root(float x) {
+#ifdef FUSED
+    if (is_zero(x)) return x;
+    if (is_minus(x)) return of_bits(NAN);
+    if (bits_of(x) - 0x0d000000u < 0x72800000u) {
+        precise float inverse = inversesqrt(x);
+        precise float found = x * inverse;
+        precise float half_inverse = 0.5 * inverse;
+        precise float rest = fma(-found, found, x);
+        found = fma(rest, half_inverse, found);
+        return found;
+    }
+#endif
+    return root_by_digits(x);
 }
 
 // Whole numbers; NaN, infinities and the sign of zero stay.

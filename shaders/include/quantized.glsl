@@ -4,7 +4,8 @@
 // Specialization constants  20 LOW, 21 HIGH: lower and upper bits of a number that lie together; 22 OFFSET: what is
 //     subtracted from whole numbers (where HIGH is 0 they are two's complements already); 23 TABLE; 24 SCALES;
 //     25 GROUP: units that share a scale, where scales are those of groups
-// The including shader defines SCALES_WORD(i), word i of the array of scales.
+// The including shader defines SCALES_WORD(i), word i of the array of scales, and may define HALF_VALUE(bits), the number of
+// a float16's bits.
 
 #ifndef GRILLY_QUANTIZED_GLSL
 #define GRILLY_QUANTIZED_GLSL
@@ -32,6 +33,10 @@ layout(constant_id = 22) const uint OFFSET = 0u;
 layout(constant_id = 23) const uint TABLE = TABLE_NONE;
 layout(constant_id = 24) const uint SCALES = SCALES_HALVES;
 layout(constant_id = 25) const uint GROUP = 1u;
+
+#ifndef HALF_VALUE
+#define HALF_VALUE(bits) float16_value(bits)
+#endif
 
 const uint UNIT = 32u;
 const bool HAS_ZEROS = SCALES == SCALES_HALVES_ZEROS || SCALES == SCALES_BFLOATS_ZEROS;
@@ -77,36 +82,47 @@ float level(uint low, uint low_at, uint high, uint high_at) {
     return float(int(bits) - int(OFFSET));
 }
 
-vec2 halves_of(uint word) { return vec2(float16_value(word & 0xffffu), float16_value(word >> 16)); }
-float half_of(uint word, uint place) { return float16_value(place % 2u == 0u ? word & 0xffffu : word >> 16); }
+vec2 halves_of(uint word) { return vec2(HALF_VALUE(word & 0xffffu), HALF_VALUE(word >> 16)); }
+float half_of(uint word, uint place) { return HALF_VALUE(place % 2u == 0u ? word & 0xffffu : word >> 16); }
 float signed_byte(uint word) { return float(int(word << 24) >> 24); }
 // A power of two, half of E8M0's, as the table has doubles. The two least would be denormal, and are 0.
 float power_of(uint exponent) { return uintBitsToFloat(max(exponent, 1u) - 1u << 23); }
 
-// Scales of the halves of a unit, and their minima; `row` is the row's first word, of a row of `units` units.
-vec4 scales_of(uint row, uint unit, uint units) {
+// The words that hold the scales of a unit, that of a block of 256 first; `row` is the row's first word, of a row of
+// `units` units.
+uvec2 scale_words_of(uint row, uint unit, uint units) {
+    if (HAS_ZEROS || SCALES == SCALES_FLOATS) return uvec2(0u, SCALES_WORD(row + unit / GROUP));
+    if (SCALES == SCALES_HALVES) return uvec2(0u, SCALES_WORD(row + unit / 2u));
+    if (SCALES == SCALES_HALVES_MINIMA) return uvec2(0u, SCALES_WORD(row + unit));
     const uint blocks = units / 8u, block = unit / 8u;
+    const uint before = SCALES == SCALES_BYTES ? (blocks + 1u) / 2u : HAS_MINIMA ? blocks : 0u;
+    const uint own = SCALES_WORD(row + before + unit / 2u);
+    if (SCALES == SCALES_E8M0 || SCALES == SCALES_E4M3) return uvec2(0u, own);
+    return uvec2(SCALES_WORD(row + (SCALES == SCALES_BYTES ? block / 2u : block)), own);
+}
+
+// Scales of the halves of a unit, and their minima, in these words.
+vec4 scales_in(uvec2 words, uint unit) {
     if (HAS_ZEROS || SCALES == SCALES_FLOATS) {
-        const uint word = SCALES_WORD(row + unit / GROUP);
-        if (SCALES == SCALES_FLOATS) return vec4(vec2(uintBitsToFloat(word)), 0.0, 0.0);
-        const float scale = SCALES == SCALES_HALVES_ZEROS ? float16_value(word & 0xffffu) : uintBitsToFloat(word << 16);
-        return vec2(scale, -scale * float(word >> 16)).xxyy;
+        if (SCALES == SCALES_FLOATS) return vec4(vec2(uintBitsToFloat(words.y)), 0.0, 0.0);
+        const float scale = SCALES == SCALES_HALVES_ZEROS ? HALF_VALUE(words.y & 0xffffu) : uintBitsToFloat(words.y << 16);
+        return vec2(scale, -scale * float(words.y >> 16)).xxyy;
     }
-    if (SCALES == SCALES_HALVES) return vec4(vec2(half_of(SCALES_WORD(row + unit / 2u), unit)), 0.0, 0.0);
-    if (SCALES == SCALES_HALVES_MINIMA) return halves_of(SCALES_WORD(row + unit)).xxyy;
-    uint before = SCALES == SCALES_BYTES ? (blocks + 1u) / 2u : HAS_MINIMA ? blocks : 0u;
-    uint own = SCALES_WORD(row + before + unit / 2u);
-    own = unit % 2u == 0u ? own & 0xffffu : own >> 16;
+    if (SCALES == SCALES_HALVES) return vec4(vec2(half_of(words.y, unit)), 0.0, 0.0);
+    if (SCALES == SCALES_HALVES_MINIMA) return halves_of(words.y).xxyy;
+    const uint own = unit % 2u == 0u ? words.y & 0xffffu : words.y >> 16;
     if (SCALES == SCALES_E8M0) return vec4(power_of(own & 255u), power_of(own >> 8), 0.0, 0.0);
     // The bits of the exponent and of the fraction are those of a float16 of another bias; numbers are halved.
     if (SCALES == SCALES_E4M3) return vec4(128.0 * halves_of((own & 255u) << 7 | (own >> 8) << 23), 0.0, 0.0);
     if (SCALES == SCALES_BYTES) {
-        float d = half_of(SCALES_WORD(row + block / 2u), block);
+        const float d = half_of(words.x, unit / 8u);
         return vec4(d * signed_byte(own), d * signed_byte(own >> 8), 0.0, 0.0);
     }
-    vec2 both = halves_of(SCALES_WORD(row + block));
+    const vec2 both = halves_of(words.x);
     if (SCALES == SCALES_BYTES_MINIMA) return vec2(both.x * float(own & 255u), -both.y * float(own >> 8)).xxyy;
     return vec4(both.xx, -both.yy) * vec4(uvec4(own, own >> 8, own >> 4, own >> 12) & 15u);
 }
+
+vec4 scales_of(uint row, uint unit, uint units) { return scales_in(scale_words_of(row, unit, units), unit); }
 
 #endif

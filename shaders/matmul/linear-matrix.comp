@@ -19,8 +19,10 @@
 // DTYPE_float32: x and W are not the arrays but what linear-split.comp made of them (its head has the layout), a row of
 //     high and low 16-bit parts and an exponent. high high + high low + low high is summed over a panel by the matrix
 //     unit, and panels in ordinary float32, because a matrix unit may cut off the bits below its running sum.
+// UNALIGNED: x, W and y are read and written an element at a time.
 // Accumulation: float32.
-// Preconditions: subgroups of SUBGROUP, full. 16-bit types: offsets, strides, K and N, with TRANSPOSED_A M, are multiples of 8.
+// Preconditions: subgroups of SUBGROUP, full. 16-bit types but for UNALIGNED: offsets, strides, K and N, with TRANSPOSED_A M,
+//     are multiples of 8.
 
 #ifdef DTYPE_float32
 #define SPLIT
@@ -89,7 +91,15 @@ layout(set = 0, binding = 2, std430) writeonly buffer ResultScalars { float c_sc
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float bias_data[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Residual { float residual_data[]; };
 #else
+#ifdef UNALIGNED
+#define ELEMENTS 1u
+layout(set = 0, binding = 0, std430) readonly buffer LeftScalars { uint16_t a_scalars[]; };
+layout(set = 0, binding = 1, std430) readonly buffer RightScalars { uint16_t b_scalars[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer ResultScalars { float16_t c_scalars[]; };
+layout(set = 0, binding = 4, std430) readonly buffer ResidualScalars { float16_t residual_scalars[]; };
+#else
 #define ELEMENTS 8u
+#endif
 layout(set = 0, binding = 2, std430) writeonly buffer Result { f16vec4 c_data[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float16_t bias_data[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Residual { f16vec4 residual_data[]; };
@@ -133,7 +143,7 @@ void main() {
 #else
     const uint a_stride = pc.a_row / ELEMENTS;
     const uint b_stride = pc.b_row / ELEMENTS;
-    const uint all_vectors = depth / ELEMENTS;
+    const uint all_vectors = (depth + 7u) / 8u;
 #endif
     const uint row_blocks = (pc.rows + uint(BM) - 1u) / uint(BM);
     const uint head = gl_WorkGroupID.y / row_blocks;
@@ -164,32 +174,70 @@ void main() {
     // Of a transposed panel, whose rows have WIDE elements: the row and the vector of load l.
 #define TRANSPOSED_ROW(l, WIDE) ((thread + (l) * THREADS) / ((WIDE) / 8))
 #define TRANSPOSED_VECTOR(l, WIDE) ((thread + (l) * THREADS) % ((WIDE) / 8))
+#ifdef UNALIGNED
+#define TRANSPOSED_AT(l, WIDE, first, step, begin, end) \
+    first + uint(TRANSPOSED_ROW(l, WIDE)) * step + uint(min((begin) + 8 * TRANSPOSED_VECTOR(l, WIDE), (end) - 1))
+#else
 #define TRANSPOSED_AT(l, WIDE, first, step, begin, end) \
     first + uint(TRANSPOSED_ROW(l, WIDE)) * step + uint(min((begin) / 8 + TRANSPOSED_VECTOR(l, WIDE), (end) / 8 - 1))
+#endif
+#ifdef SPLIT
+    const uint vector = 1u;
+#else
+    const uint vector = 8u / ELEMENTS;  // how far apart vectors of a row are
+#endif
     uint a_at[LOADS_A];
     uint b_at[LOADS_B];
     [[unroll]] for (int l = 0; l < LOADS_A; l++) {
         a_at[l] = TRANSPOSED_A != 0 ? TRANSPOSED_AT(l, BM, a_first, a_stride, row_first, rows)
-                                : a_first + uint(A_ROW(l)) * a_stride + uint(load_vector);
+                                : a_first + uint(A_ROW(l)) * a_stride + uint(load_vector) * vector;
     }
     [[unroll]] for (int l = 0; l < LOADS_B; l++) {
         b_at[l] = TRANSPOSED_B != 0 ? TRANSPOSED_AT(l, BN, b_first, b_stride, col_first, cols)
-                                : b_first + uint(B_ROW(l)) * b_stride + uint(load_vector);
+                                : b_first + uint(B_ROW(l)) * b_stride + uint(load_vector) * vector;
     }
 
     uvec4 next_a[LOADS_A];
     uvec4 next_b[LOADS_B];
     // What the depth has at a vector of it, turned at eight rows, is so far apart.
-    const uint a_along = TRANSPOSED_A != 0 ? 8u * a_stride : 1u;
-    const uint b_along = TRANSPOSED_B != 0 ? 8u * b_stride : 1u;
+    const uint a_along = TRANSPOSED_A != 0 ? 8u * a_stride : vector;
+    const uint b_along = TRANSPOSED_B != 0 ? 8u * b_stride : vector;
 #define INSIDE(TRANSPOSED, l, WIDE, first) \
     (TRANSPOSED != 0 ? 8u * (first) + uint(TRANSPOSED_ROW(l, WIDE)) < 8u * row_vectors : (first) + uint(load_vector) < row_vectors)
+#ifdef UNALIGNED
+    // Eight elements, of which LEFT are there: behind them are zeros, where they are of the depth, or the last one again.
+#define EIGHT(NAME, WORD, DATA, TRANSPOSED) \
+    uvec4 NAME; \
+    [[unroll]] for (uint e = 0u; e < 8u; e++) { \
+        const uint left = NAME##_left; \
+        const uint bits = TRANSPOSED != 0 || e < left ? uint(DATA[NAME##_at + min(e, left - 1u)]) : 0u; \
+        NAME[e / 2u] = e % 2u == 0u ? bits : NAME[e / 2u] | bits << 16; \
+    } \
+    WORD = NAME;
+#define LEFT_OF(TRANSPOSED, l, WIDE, first, begin, end) \
+    (TRANSPOSED != 0 ? uint(max((end) - (begin) - 8 * TRANSPOSED_VECTOR(l, WIDE), 1)) : depth - 8u * ((first) + uint(load_vector)))
+#define FETCH_ONE(DATA, TRANSPOSED, l, WIDE, first, begin, end, AT, ALONG, WORD) { \
+    WORD = uvec4(0u); \
+    const uint place = 8u * (first) + (TRANSPOSED != 0 ? uint(TRANSPOSED_ROW(l, WIDE)) : 8u * uint(load_vector)); \
+    if (place < min(8u * row_vectors, depth)) { \
+        const uint found_at = AT + (first) * ALONG, found_left = LEFT_OF(TRANSPOSED, l, WIDE, first, begin, end); \
+        EIGHT(found, WORD, DATA, TRANSPOSED) \
+    } \
+}
+#define FETCH(first) { \
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) \
+        FETCH_ONE(a_scalars, TRANSPOSED_A, l, BM, first, row_first, rows, a_at[l], a_along, next_a[l]) \
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) \
+        FETCH_ONE(b_scalars, TRANSPOSED_B, l, BN, first, col_first, cols, b_at[l], b_along, next_b[l]) \
+}
+#else
 #define FETCH(first) { \
     [[unroll]] for (int l = 0; l < LOADS_A; l++) \
         next_a[l] = INSIDE(TRANSPOSED_A, l, BM, first) ? a_data[a_at[l] + (first) * a_along] : uvec4(0u); \
     [[unroll]] for (int l = 0; l < LOADS_B; l++) \
         next_b[l] = INSIDE(TRANSPOSED_B, l, BN, first) ? b_data[b_at[l] + (first) * b_along] : uvec4(0u); \
 }
+#endif
 #define STORED_AT(TRANSPOSED, l, WIDE, TRANSPOSED_STRIDE) \
     (TRANSPOSED != 0 ? TRANSPOSED_ROW(l, WIDE) * TRANSPOSED_STRIDE + TRANSPOSED_VECTOR(l, WIDE) : store_at + (l) * ROWS_AT_ONCE * STRIDE)
 #define STORE(buffer_first) { \
@@ -354,6 +402,18 @@ void main() {
     } else { \
         [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = value[e]; \
     } \
+}
+#elif defined(UNALIGNED)
+#define MAKE(row, col, value, bias, col_power) { \
+    value = activation(value * pc.scale + bias); \
+    if (HAS_RESIDUAL == 1) { \
+        [[unroll]] for (int e = 0; e < 4; e++) value[e] += float(residual_scalars[RESIDUAL_AT(min(row, rows - 1), min(col + e, cols - 1))]); \
+    } \
+}
+#define KEEP(row, col, value) { \
+    const f16vec4 four = f16vec4(ROUNDED(value)); \
+    const uint at = c_first + uint(row) * pc.c_row + uint(col); \
+    [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = four[e]; \
 }
 #else
 #define MAKE(row, col, value, bias, col_power) { \

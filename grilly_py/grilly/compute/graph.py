@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..errors import CaptureError, GradientError, GrillyError
 from ..runtime.interface import REENTERED, Buffer, Capture, Recording
+from .arrays.convert import fill
 from .arrays.fusion import fuse
 from .device.arguments import no_array
 from .device.device import UNDER_WAY, Device, Stale
@@ -17,11 +18,15 @@ from .device.dtypes import dtype_of, is_storable, plain
 from .device.other_arrays import called, refuse_hidden
 from .device.tape import OPEN
 from .device.tensor import Storage, Tensor
+from .device.together import held_back
 from .matmul.fusion import fuse_linear
 from .norms.fusion import fuse_norms
 from .structures import alike, common, held_by, leaves, rebuilt
 
 Returned = TypeVar("Returned")
+#: From so many bytes on a kernel copies arguments and results: an H200's driver copies 0.4 TB/s, a kernel 2.0.
+LARGE = 2**22
+_WORDS = dtype_of("float32")
 
 
 class _Given(NamedTuple):
@@ -82,6 +87,7 @@ class Graph(Generic[Returned]):
         self._written = tuple(map(weakref.ref, {*written, *(each.tensor._storage for each in own)}))
         self._stale = stale
         self._into = {each.tensor._storage.buffer for each in given if each.tensor is not None}
+        self._by_kernel = device.runtime.device.kind != "cpu"
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
         self.memory = recording.nbytes
         self.dispatches = recording.dispatches
@@ -144,7 +150,7 @@ class Graph(Generic[Returned]):
             values = arguments
         else:
             values = tuple(alike(self._arguments, arguments))
-        sources = []
+        sources, before = [], []
         for given, value in zip(self._given, values, strict=True):
             if given.tensor is not None:
                 source = _source(device, given, given.tensor, value)
@@ -152,8 +158,11 @@ class Graph(Generic[Returned]):
                     if source[1] is source[0]:
                         continue  # it is there
                     # Another argument may be copied there first.
-                    source = _source(device, given, given.tensor, value.astype(value.dtype))
-                if source[3]:
+                    value = value.astype(value.dtype)
+                    source = _source(device, given, given.tensor, value)
+                if value.__class__ is Tensor and self._by_kernel and _is_large(value):
+                    before.append((value, given.tensor))
+                elif source[3]:
                     sources.append(source)
             elif not _same(given.value, value):
                 raise ValueError(f"graph: {given.name} is {value!r}; expected {given.value!r}, as in the capture")
@@ -165,15 +174,18 @@ class Graph(Generic[Returned]):
                     'graph: a weight that precision="high" had split before the capture was written to since; capture '
                     "again"
                 )
-        found, wanted = [], []
+        found, wanted, behind = [], [], []
         if copy:
             for own, start, nbytes in self._own:
                 storage = Storage(device, nbytes)
                 found.append(Tensor(storage, own.shape, own.dtype, own._strides))
-                if nbytes:
+                if self._by_kernel and _is_large(own):
+                    behind.append((own, found[-1]))
+                elif nbytes:
                     wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
         else:
             found += [own.tensor for own in self._own]
+        copies = _copies(device, before), _copies(device, behind)
         self._count_writes()  # before and after the replay, as Executable.run does
         if self._grown:
             if device.home.growing._is_owned():
@@ -183,11 +195,11 @@ class Graph(Generic[Returned]):
                     first = counted.begin(growth)
                     if first is not None:
                         sources.append(first)
-                device.runtime.replay(self._recording, sources, wanted)
+                device.runtime.replay(self._recording, sources, wanted, *copies)
                 for counted, growth in self._grown:
                     counted.end(growth)
         else:
-            device.runtime.replay(self._recording, sources, wanted)
+            device.runtime.replay(self._recording, sources, wanted, *copies)
         self._count_writes()
         results = self._results
         given: Any = found[results.number] if results.__class__ is _Place else rebuilt(results, _from(found))
@@ -336,6 +348,25 @@ def _source(device: Device, given: _Given, target: Tensor, value) -> tuple[Buffe
         raise ValueError(f"graph: {given.name} belongs to another backend; move it with backend.tensor(...)")
     value = value.contiguous()
     return target._storage.buffer, value._storage.buffer, value._offset * value.dtype.itemsize, value.nbytes
+
+
+def _is_large(tensor: Tensor) -> bool:
+    """Whether a kernel copies it faster than the driver's command does, and as whole words."""
+    return tensor.nbytes >= LARGE and tensor.is_contiguous and not (tensor.nbytes | _start(tensor)) % 4
+
+
+def _start(tensor: Tensor) -> int:
+    return tensor._offset * tensor.dtype.itemsize
+
+
+def _copies(device: Device, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple]:
+    """The dispatches that copy the first of each pair to the second."""
+    if not pairs:
+        return []
+    with held_back(device) as held:
+        for source, target in pairs:
+            fill(*(Tensor(t._storage, (t.nbytes // 4,), _WORDS, (1,), _start(t) // 4) for t in (target, source)))
+    return held
 
 
 def _said(array) -> str:

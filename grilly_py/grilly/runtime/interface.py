@@ -432,6 +432,8 @@ class Runtime(abc.ABC):
         recording: Recording,
         arguments: Sequence[tuple[Buffer, np.ndarray | Buffer, int, int]],
         results: Sequence[tuple[Buffer, int, Buffer, int]],
+        before: Sequence[tuple] = (),
+        behind: Sequence[tuple] = (),
     ) -> None:
         """Fill buffers, submit the recorded work, and copy from buffers: one step, whatever other threads do.
 
@@ -441,6 +443,8 @@ class Runtime(abc.ABC):
             Each source is an array, which may be changed after the call, or a buffer, read from the offset.
         results : sequence of (buffer, byte offset, target, bytes)
             Copied to the beginnings of the targets.
+        before, behind : sequence of tuple
+            The arguments of ``dispatch`` for dispatches that fill buffers and copy from them too.
         """
         raise UnsupportedError(f"replay: the {self.name} runtime captures nothing")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry
-from ..device.call import call
+from ..device.call import call, run
 from ..device.copy import emit_copy
 from ..device.device import DeviceFacts
 from ..device.dtypes import is_float
@@ -43,6 +43,19 @@ def plan(given: tuple[np.dtype], layouts: Sequence[Layout], facts: DeviceFacts, 
     elif result.size:
         emit(planner, registry, asked, result, [tensor], [layouts[0].offset])
     return planner.plan(result)
+
+
+def fill(tensor: Tensor, source: Tensor) -> None:
+    """Write to a contiguous tensor that begins with its memory what another of its shape and dtype has."""
+    run(tensor._storage.device, plan_fill, (), (tensor, source))
+
+
+def plan_fill(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``fill``."""
+    planner = Planner(facts, layouts)
+    tensor, source = planner.inputs
+    emit(planner, registry, converts(source.dtype, source.dtype), tensor, [source], [layouts[1].offset])
+    return planner.plan()
 
 
 def _is_for_copy(tensor: Tensor, layout: Layout, dtype: np.dtype, facts: DeviceFacts, registry: Registry) -> bool:

@@ -17,17 +17,24 @@ def together(device: Device) -> Iterator[None]:
     nothing is held back. With kompute, which runs each dispatch at once, an error at the end can leave some of them
     done. The block does not read results.
     """
-    captured = device.captured
-    if captured.together is not None or device.runtime.capturing:
+    if device.captured.together is not None or device.runtime.capturing:
         yield
         return
-    captured.together = held = []
-    try:
+    with held_back(device) as held:
         yield
-    finally:
-        captured.together = None
     device.runtime.dispatch_together(held)
     device.runtime.flush()
 
 
-__all__ = ["together"]
+@contextlib.contextmanager
+def held_back(device: Device) -> Iterator[list[tuple]]:
+    """A list that takes what this thread's calls dispatch in the ``with`` block, in place of the device."""
+    before, held = device.captured.together, list[tuple]()
+    device.captured.together = held
+    try:
+        yield held
+    finally:
+        device.captured.together = before
+
+
+__all__ = ["held_back", "together"]

@@ -62,7 +62,7 @@ def _ended(device: Device, y: Tensor, activation: str | None, gated: bool, resid
 @gradient_of(floats.plan, reads=the_other)
 def _linear(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     x, weight, *_ = entry.arrays
-    (high, *_), (gradient,) = entry.static, gradients
+    (high, *_), (gradient, *_) = entry.static, gradients  # a second result is the weight's split
     device, found = gradient._storage.device, [None] * len(entry.arrays)
     if entry.needs[0]:
         precision = "high" if high else "highest"

@@ -7,7 +7,7 @@ blocks of rows of the weight become floats in memory of the plan's, and a produc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...errors import UnsupportedError
 from ...quantization import QuantizedTensor
@@ -31,6 +31,8 @@ from .passes import Gate
 
 #: Bytes of floats that are made of a weight at a time.
 SCRATCH = 2**26
+#: Tables whose numbers kernels on matrix units compute.
+_ARITHMETIC = ("none", "fp4", "e4m3")
 
 
 def linear(device: Device, x, weight: QuantizedTensor, bias, residual, norm_weight, static: tuple, check_shapes):
@@ -157,7 +159,7 @@ def plan_backward(given: tuple, layouts: Sequence[Layout | None], facts: DeviceF
 
 def _emit(planner: Planner, registry: Registry, product: Matmul, weight: Sequence[Rows]) -> None:
     """Plan a product whose b is the weight."""
-    choice = _kernel(planner.facts, registry, product)
+    choice = _kernel(planner.facts, registry, product, weight)
     wide, step = sum(part.count for part in weight), _step(planner.facts, product.depth, product.a.dtype.itemsize)
     whole = len(weight) == 1 and weight[0].fits(planner.facts) if choice is not None else wide <= step
     if product.epilogue.gated and not whole:
@@ -179,12 +181,14 @@ def _emit(planner: Planner, registry: Registry, product: Matmul, weight: Sequenc
         first += part.count
 
 
-def _kernel(facts: DeviceFacts, registry: Registry, product: Matmul) -> Choice | None:
+def _kernel(facts: DeviceFacts, registry: Registry, product: Matmul, weight: Sequence[Rows]) -> Choice | None:
     """The kernel that reads quantized numbers; None where a product of floats is faster, or arrays exceed bindings."""
     if not all(t is None or fits_binding(facts, t) for t in (product.a, product.c, product.epilogue.residual)):
         return None
     try:
-        choice = registry.resolve(Request("linear-quantized", product.a.dtype.name, problem=(("rows", product.rows),)))
+        arithmetic = int(all(packing_of(part.type).table in _ARITHMETIC for part in weight))
+        problem = (("rows", product.rows), ("arithmetic", arithmetic))
+        choice = registry.resolve(Request("linear-quantized", product.a.dtype.name, problem=problem))
     except UnsupportedError:
         return None
     remedy = "cut them and add the products"
@@ -217,16 +221,37 @@ def _emit_floats(planner: Planner, registry: Registry, product: Matmul, weight: 
         emit_matmul(planner, registry, block)
 
 
-def _dispatch(planner: Planner, choice: Choice, product: Matmul, weight: Rows, some: slice) -> None:
-    """Plan the dispatch of some columns of the result."""
-    a, c, bias, residual = product.a, product.c[..., some], product.bias, product.epilogue.residual
-    tile, facts, paired = choice.tile, planner.facts, product.columns_per_output
-    rows, cols = min(product.rows, tile["rows"]), some.stop - some.start
+def _tiles(facts: DeviceFacts, tile: Mapping[str, int], product: Matmul, cols: int) -> tuple[dict[str, int], tuple]:
+    """Constants and workgroups of a dispatch for so many columns of the result."""
+    rows = min(product.rows, tile["rows"])
     row_blocks = -(-product.rows // rows)
     wanted = -(-cols * row_blocks // (tile["fill"] * facts.units))  # columns of a workgroup that leave none idle
     least = tile.get("least", 1)
-    columns = max(min(tile["columns"] // paired, wanted) // least, 1) * least
+    columns = max(min(tile["columns"] // product.columns_per_output, wanted) // least, 1) * least
     blocks = max(min(wanted // columns, tile["blocks"]), -(-cols // (columns * facts.groups[0])), 1)
+    constants = {"ROWS": rows, "COLUMNS": columns, "BLOCKS": blocks}
+    return constants, (-(-cols // (columns * blocks)), row_blocks, 1)
+
+
+def _matrix_tiles(
+    facts: DeviceFacts, tile: Mapping[str, int], product: Matmul, cols: int
+) -> tuple[dict[str, int], tuple]:
+    """The same of a kernel on matrix units."""
+    x_tiles = -(-min(product.rows, tile["rows"]) // tile["x_tile"])
+    row_blocks = -(-product.rows // (x_tiles * tile["x_tile"]))
+    tiles = tile["tiles"]
+    if not product.epilogue.gated and -(-cols // (tile["columns"] * tiles)) * row_blocks < tile["fill"] * facts.units:
+        tiles = 1
+    columns = tile["columns"] * tiles // product.columns_per_output
+    return {"TILES": tiles, "X_TILES": x_tiles}, (-(-cols // columns), row_blocks, 1)
+
+
+def _dispatch(planner: Planner, choice: Choice, product: Matmul, weight: Rows, some: slice) -> None:
+    """Plan the dispatch of some columns of the result."""
+    a, c, bias, residual = product.a, product.c[..., some], product.bias, product.epilogue.residual
+    cols = some.stop - some.start
+    tiles = _matrix_tiles if "x_tile" in choice.tile else _tiles
+    constants, groups = tiles(planner.facts, choice.tile, product, cols)
     if bias is not None and not product.epilogue.gated:
         bias = bias[some]
     residual = None if residual is None else residual[..., some]
@@ -236,14 +261,13 @@ def _dispatch(planner: Planner, choice: Choice, product: Matmul, weight: Rows, s
         "residual_row": 0 if residual is None else residual._strides[2], "rows": product.rows, "cols": cols,
         "depth": product.depth,
     }  # fmt: skip
-    constants = {
-        "HAS_BIAS": int(bias is not None), "ROWS": rows, "COLUMNS": columns, "BLOCKS": blocks,
-        "ACTIVATION": ACTIVATIONS[product.epilogue.activation], "HAS_RESIDUAL": int(residual is not None),
+    constants |= {
+        "HAS_BIAS": int(bias is not None), "ACTIVATION": ACTIVATIONS[product.epilogue.activation],
+        "HAS_RESIDUAL": int(residual is not None),
         "GATED": int(product.epilogue.gated), **weight.constants,
     }  # fmt: skip
     arrays = {"a": a, "low": weight.low, "high": weight.high, "scales": weight.scales, "c": c, "bias": bias,
               "residual": residual}  # fmt: skip
-    groups = (-(-cols // (columns * blocks)), row_blocks, 1)
     planner.dispatch(choice, constants, arrays, push, groups, 2.0 * product.rows * weight.count * product.depth)
 
 

@@ -16,13 +16,14 @@ from ...errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemo
 from ...registry import Choice
 from ..attention.backward_stored import OPERATION as STORED_DQ
 from ..device.device import Device
-from . import attention, convolutions, decode, expressions, gradients, matmul
+from . import attention, convolutions, decode, expressions, gradients, matmul, quantized
 
 #: What checks a variant of an operation: a function of a device, the choice and the facts of ``prove``.
 CHECKS = {
     "attention": attention.check, "attention-tiled": attention.check_tiles,
     "attention-split-kv": attention.check_split_kv,
-    "attention-decode": decode.check, "linear": matmul.check, "convolution-matrix": convolutions.check,
+    "attention-decode": decode.check, "linear": matmul.check, "linear-quantized": quantized.check,
+    "convolution-matrix": convolutions.check,
     "attention-backward-dq": gradients.check, "attention-backward-dkv": gradients.check, STORED_DQ: gradients.check,
     "expressions": expressions.check,
 }  # fmt: skip
@@ -37,7 +38,7 @@ def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         Where to run.
     choice : Choice
         The variant; its operation is "attention", "attention-tiled", "attention-split-kv", "attention-decode",
-        "attention-backward-...", "linear", "convolution-matrix" or "expressions".
+        "attention-backward-...", "linear", "linear-quantized", "convolution-matrix" or "expressions".
     facts : mapping
         The request's; ``head_dim`` and ``value_dim`` are those of the problems.
 

@@ -460,7 +460,7 @@ class VulkanRuntime(Runtime):
             parts.at_work = False
             return recording
 
-    def replay(self, recording: VulkanRecording, arguments, results) -> None:
+    def replay(self, recording: VulkanRecording, arguments, results, before=(), behind=()) -> None:
         with self._enter():
             if self.capturing:
                 raise CaptureError("a graph cannot be replayed in a captured function; call what it was captured from")
@@ -469,17 +469,19 @@ class VulkanRuntime(Runtime):
             if parts.graphs.gone:
                 parts.graphs.sweep(stream.completed)
             begun = recording.recorded.begun
-            before, begun.yet = begun.yet, True  # its arguments and results are copied through its memory
+            former, begun.yet = begun.yet, True  # its arguments and results are copied through its memory
             try:
                 for buffer, source, offset, nbytes in arguments:
                     if source.__class__ is VulkanBuffer:
                         stream.copy(source, offset, buffer, 0, nbytes)
                     else:
                         self._transfers.put(buffer, source)
+                stream.dispatch_together(before)
                 after = [(source, start, target, 0, nbytes) for source, start, target, nbytes in results]
                 stream.replay(recording.recorded, after)
+                stream.dispatch_together(behind)
             except BaseException:
-                begun.yet = before
+                begun.yet = former
                 raise
             if stream.profiling != "row" or stream.meets:
                 stream.flush()
