@@ -9,7 +9,7 @@ from ...runtime.linking import Linker
 from .nodes import INSTRUCTIONS, Node, in_order
 
 #: Of how holes are written: where it is another number, devices are checked anew (selfcheck/expressions.py).
-VERSION = 3
+VERSION = 4
 _NO_CONTRACTION = 42
 _EXTRACT, _CONSTRUCT, _VECTOR, _TRUE, _FALSE, _CONSTANT, _COMPOSITE = 81, 80, 23, 41, 42, 43, 44
 _UNPACK_HALF, _PACK_HALF = 62, 58  # of GLSL.std.450
