@@ -293,7 +293,7 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
         if not serves(variant.architectures, registry.architecture):
             continue  # made for other devices' registers, or orders of elements
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
-        if variant.operation == "attention-decode":
+        if variant.operation in ("attention-decode", "attention-decode-quantized"):
             size = choice.subgroup_size or info.subgroup_sizes[0]
             sets = decode_sets(choice, size, most_options(registry, variant))
         elif variant.operation == "linear":

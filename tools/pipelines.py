@@ -142,11 +142,12 @@ def _late(variant: Variant) -> int:
 def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict[str, int]]:
     """The same for attention-decode, as its plan deals out one row to 64 in subgroups of ``size``.
 
-    With and without options, of which a call has ``most`` at most.
+    With and without options, of which a call has ``most`` at most. Calls with quantized caches have no masks.
     """
     sets = []
     limit = choice.variant.limits["head_dim"][1]
-    masked = "masked" not in choice.variant.limits
+    quantized = "BITS" in choice.variant.constants
+    masked = "masked" not in choice.variant.limits and not quantized
     for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
         if dim > limit or (rows > 8 and "fragment" not in choice.tile):
             continue
@@ -156,6 +157,9 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
             "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
         }  # fmt: skip
         plain = {name: value for name, value in plain.items() if name in choice.variant.constants}
+        if quantized:
+            plain |= {"BITS": 4 if rows == 4 else 8}
+            sets += [plain | {"CAUSAL": 1, "BITS": bits} for bits in (8, 4)]
         if masked:
             sets += [plain | {"MASK": 2, "CAUSAL": 1}, plain | {"CAUSAL": 1}]
         sets.append(plain)
@@ -444,6 +448,10 @@ def _quantized(variant: Variant) -> list[dict[str, int]]:
 _ARRAYS = {
     "attention-mask-lanes": lambda variant: [{"ROWS": 64, "KEYS": 64}],
     "attention-tiles": lambda variant: [{"MASK": 2, "ROWS": 64, "KEYS": 64, "LANES": 32}],
+    "cache-quantize": lambda variant: [
+        {"ROTARY": rotary, "LENGTHS": 1, "ADVANCE": 1, "WIDTH": 128, "VALUE_WIDTH": 128, "PAIRS": 64, "KEY_HEADS": 8,
+         "HEADS": 32, "BITS": bits} for rotary, bits in ((1, 8), (2, 4))
+    ],
     "cache-step": lambda variant: [
         {
             "ROTARY": 1,

@@ -13,7 +13,7 @@
 //          8                         the same with 8 for 16-bit types: q, k, v and o are seen as arrays of 16-byte words,
 //                                    and the shader unpacks them itself
 //   TEXELS                           defined with ALIGN 8: q, k and v are texel buffers of such words
-//   O_ELEMENT                        what o is seen as an array of, where that is something else
+//   O_ELEMENT, K_ELEMENT             what o, and k and v, are seen as arrays of, where that is something else
 //   EXTRAS                           defined where the kernel offers what attention/extras.glsl has
 // and must enable GL_GOOGLE_include_directive.
 
@@ -54,6 +54,9 @@ layout(push_constant, std430) uniform Push {
 #ifndef O_ELEMENT
 #define O_ELEMENT IO_ELEMENT
 #endif
+#ifndef K_ELEMENT
+#define K_ELEMENT IO_ELEMENT
+#endif
 
 #ifdef TEXELS
 layout(set = 0, binding = 0) uniform usamplerBuffer q_data;
@@ -61,8 +64,8 @@ layout(set = 0, binding = 1) uniform usamplerBuffer k_data;
 layout(set = 0, binding = 2) uniform usamplerBuffer v_data;
 #else
 layout(set = 0, binding = 0, std430) restrict readonly buffer Queries { IO_ELEMENT q_data[]; };
-layout(set = 0, binding = 1, std430) restrict readonly buffer Keys { IO_ELEMENT k_data[]; };
-layout(set = 0, binding = 2, std430) restrict readonly buffer Values { IO_ELEMENT v_data[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer Keys { K_ELEMENT k_data[]; };
+layout(set = 0, binding = 2, std430) restrict readonly buffer Values { K_ELEMENT v_data[]; };
 #endif
 // Words, whatever the mask's type: bytes are cut out of them, so that no 8-bit feature is needed. The binding must
 // therefore span whole words: its length is rounded up to a multiple of 4 bytes.

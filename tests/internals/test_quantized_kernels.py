@@ -1,10 +1,17 @@
-"""Kernels and plans of quantized weights: every kernel that can run, cut calls, and memory for floats."""
+"""Kernels and plans of quantized weights: every kernel that can run, cut calls, and memory for floats.
+
+And models with quantized caches, whose attention is also computed by the host.
+"""
+
+import functools
 
 import numpy as np
 import pytest
 
 import grilly
 import grilly.functional as F
+from backends import has_sixteen_bits
+from grilly import models
 from grilly.compute import quantized
 from grilly.compute.device.plan import Layout
 from grilly.compute.device.trial import pin, view_of
@@ -13,6 +20,10 @@ from grilly.compute.matmul.linear import linear, linear_backward
 from grilly.quantization.groups import GroupedTensor, Grouping, Parts
 from grilly.quantization.packing import GROUPED, PACKINGS
 from grilly.registry import Choice, default_manifest
+from model_folders import write_folder
+from test_kvcache import attend, turn
+from test_kvcache_quantized import TYPES, numbers
+from test_models_quantized_caches import IDS, widened
 
 #: Also what llvmpipe does not choose, but can run.
 VARIANTS = {
@@ -129,3 +140,50 @@ def test_bytes_on_the_device(vulkan_backend, name):
     raw = np.zeros((3, one.nbytes * 3), np.uint8)
     packed = grilly.QuantizedTensor(raw, (3, one.block * 3), name)
     assert vulkan_backend.tensor(packed).nbytes == quantized.packed_nbytes(name, packed.shape)
+
+
+# -- caches of 8 and 4 bits -------------------------------------------------------------------------------------------
+
+#: How far logits may be, as a part of the largest: a level may be the next one where rounding of the rotation decides.
+NEAR = {"float32": 0.001, "float16": 0.1}
+
+
+def by_host(kind, q, keys, values, k, v, lengths, *, rotary, window_size, scale, softcap, **_):
+    """Attention over a cache of floats whose new numbers are rounded as those of a quantized one, in float64."""
+    outs, tables = [], [np.asarray(table) for table in rotary]
+    arrays = [np.asarray(x).astype(np.float64) for x in (q, k, v)]
+    for b, length in enumerate(np.asarray(lengths)):
+        places = np.arange(length, length + q.shape[1])
+        turned, new, value = (x[b] for x in arrays)
+        turned, new = (turn(x, *tables, places, False) for x in (turned, new))
+        keys[b, places[0] : places[-1] + 1] = numbers(new, kind).astype(keys.dtype)
+        values[b, places[0] : places[-1] + 1] = numbers(value, kind).astype(values.dtype)
+        seen = [np.asarray(x[b, : places[-1] + 1]).astype(np.float64) for x in (keys, values)]
+        options = {"causal": True, "window_size": window_size, "scale": scale, "softcap": softcap}
+        outs.append(attend([turned, *seen], np.float64, options)[0])
+    return q.backend.tensor(np.stack(outs).astype(q.dtype))
+
+
+def logits(model, cache):
+    """Of a prompt and of single tokens after it; samples go on from lengths of their own."""
+    found = [model(IDS[:, :5], past_key_values=cache).logits]
+    cache.lengths[1] -= 2
+    for place in range(5, 9):
+        found.append(model(IDS[:, place : place + 1], past_key_values=cache).logits)
+    return np.concatenate(found, axis=1)
+
+
+@pytest.mark.parametrize("name, dtype", [("llama", "float32"), ("gemma3", "float32"), ("llama", "float16")])
+@pytest.mark.parametrize("kind", TYPES)
+def test_logits_are_those_of_rounded_keys_and_values(tmp_path, vulkan_backend, monkeypatch, name, kind, dtype):
+    if dtype == "float16" and not has_sixteen_bits(vulkan_backend):
+        pytest.skip("the device has no 16-bit storage")
+    model = models.load(write_folder(tmp_path, widened(name)), dtype, backend=vulkan_backend)
+    cache = model.make_cache(3, 16, kind)
+    found = logits(model, cache).astype(np.float32)
+    plain = logits(model, model.make_cache(3, 16)).astype(np.float32)
+    monkeypatch.setattr("grilly.models.cache.F.flash_attention_with_kvcache", functools.partial(by_host, kind))
+    wanted = logits(model, model.make_cache(3, 16)).astype(np.float32)
+    monkeypatch.undo()
+    error, rounding = (np.abs(x - wanted).max() / np.abs(wanted).max() for x in (found, plain))
+    assert error < NEAR[dtype] and 4 * error < rounding

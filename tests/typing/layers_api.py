@@ -80,6 +80,8 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(turn(q, offset=3), Floats)
     assert_type(turn(tensor, tensor, positions=[0, 1]), tuple[grilly.Tensor, grilly.Tensor])
     cache = nn.KVCache(2, 512, 4, 16, dtype="bfloat16")
+    small = nn.KVCache(2, 512, 4, 64, dtype="q8_0")
+    assert_type(small.nbytes, int)
     assert_type(cache.attend(q, q, q, softcap=30.0), grilly.Tensor)
     assert_type(cache.attend(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
     assert_type(attend.make_cache(2, 512), nn.KVCache)

@@ -20,7 +20,7 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
 
     try:
         model = models.load("folder", "float16", grilly.Compute(), progress=report, ignore=["field"])
-        model = models.load("folder", "float32", precision="high", offload="auto")
+        model = models.load("folder", "float32", precision="high", offload="auto", cache_dtype="q8_0")
         assert_type(model.offload, models.Offload | None)
     except grilly.ModelError as error:
         wrong: ValueError = error
@@ -68,6 +68,7 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
     models.read_sound(3)  # type: ignore[arg-type]
     models.load(3)  # type: ignore[arg-type]
     models.load("folder", precision="low")  # type: ignore[arg-type]
+    models.load("folder", cache_dtype="q5_0")  # type: ignore[arg-type]
     models.Tokenizer()  # type: ignore[call-arg]
 
 

@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offload", type=_layers, default=0, metavar="N",
                         help="keep the matrices of N layers in host memory, or auto: of as many as do not fit "
                         "(default: %(default)s)")  # fmt: skip
+    parser.add_argument("--cache-dtype", choices=("q8_0", "q4_0"),
+                        help="keep keys and values of earlier tokens in 8.5 or 4.5 bits a number "
+                        "(default: as the model computes)")  # fmt: skip
     add_loading(parser)
     add_device(parser)
 
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         ids, mask = _prompt(args, tokenizer)
         model = load_as(
             class_of, args.folder, args.dtype, backend, ignore=args.ignore, offload=args.offload,
-            check=lambda m: _check(args, m),
+            check=lambda m: _check(args, m), cache_dtype=args.cache_dtype,
         )  # fmt: skip
         tell_left_out(args, model, args.temperature is not None, args.stop)  # --help says what is drawn
         return _print(args, model, tokenizer, ids, mask)

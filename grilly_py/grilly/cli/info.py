@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from ..compute import devices
+from ..compute.attention.cache_types import CACHE_TYPES, cache_nbytes
 from ..compute.backend import memory_limit_of
 from ..compute.device.device import HEAP_SHARE
 from ..compute.quantized import packed_nbytes
 from ..errors import GrillyError, ModelError, NoDeviceError
-from ..quantization.packing import PACKINGS
+from ..quantization.packing import PACKINGS, UNIT
 from .common import (
     HEAD_DIMS,
     add_device,
@@ -125,7 +126,11 @@ def _needs(args: argparse.Namespace) -> tuple[dict | None, str | None]:
              "quantized": len(paper.weights.kept), "layers": len(paper.layers)}  # fmt: skip
     if isinstance(paper.model, Decoder):
         layers, heads, dim = paper.model.cached
-        found["cache_of_a_token"] = 2 * layers * heads * dim * paper.weights.dtype.itemsize
+        kinds = {"": paper.weights.dtype} | {f"_{name}": name for name in CACHE_TYPES if dim % UNIT == 0}
+        found |= {
+            f"cache_of_a_token{name}": 2 * layers * cache_nbytes(kind, 1, 1024, heads, dim) // 1024
+            for name, kind in kinds.items()
+        }
     try:
         device = choose(args)
     except NoDeviceError:
@@ -147,6 +152,9 @@ def _needs_text(needs: dict) -> dict[str, str]:
     token = needs.get("cache_of_a_token")
     if token:
         lines["cache"] = f"{bytes_text(token)} a token, {bytes_text(4096 * token)} for 4,096"
+        less = [f"{bytes_text(4096 * needs[key])} as {name}" for name in CACHE_TYPES
+                if (key := f"cache_of_a_token_{name}") in needs]  # fmt: skip
+        lines["cache"] += f"; {', '.join(less)}" if less else ""
     if "memory" not in needs:
         return {**lines, "device": "none is here"}
     lines["device"] = f"{needs['device']}: {bytes_text(needs['memory'])} for tensors"

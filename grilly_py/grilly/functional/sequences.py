@@ -254,7 +254,8 @@ def flash_attention_with_kvcache(
         ``(B, S, Hk, D)`` and ``(B, S, Hk, Dv)`` with Hk a divisor of H; with ``page_table``
         ``(num_pages, page_size, Hk, D)`` and ``(num_pages, page_size, Hk, Dv)``. New keys and values are written into
         them: on the device into Tensors, which may be views; NumPy arrays travel to the device and back whole, so keep
-        caches in Tensors. What lies past a sample's length is not read.
+        caches in Tensors. What lies past a sample's length is not read. Or ``k`` and ``v`` of a quantized
+        ``grilly.nn.KVCache``, without ``page_table``.
     k, v : numpy.ndarray or grilly.Tensor, optional
         ``(B, Sn, Hk, D)`` and ``(B, Sn, Hk, Dv)``: new keys and values, put at ``cache_seqlens`` of each sample.
     cache_seqlens : int, numpy.ndarray or grilly.Tensor, optional

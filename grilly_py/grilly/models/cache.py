@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.attention.cache_lengths import Lengths
+from ..compute.attention.cache_types import cache_dtype, cache_nbytes, check_widths, new_cache
 from ..compute.device.arrays import IntegersLike, NDArray, Precision
 from .room import mib, room
 from .rotary import Rotary
@@ -36,6 +35,7 @@ class Cache:
         right, to the number of its tokens. What is assigned is checked (else ValueError). In a captured call lengths
         are read and advanced on the device, and the host counts along with each replay; here they are then asked for
         between replays (else CaptureError).
+        With a dtype "q8_0" or "q4_0" each is a quantized array of this shape (see ``grilly.nn.KVCache``).
     nbytes : int
         Of keys and values.
     tables, local_tables : pair of grilly.Tensor or None
@@ -46,15 +46,16 @@ class Cache:
     """
 
     def __init__(
-        self, backend: Compute, layers: int, batch: int, max_len: int, heads: int, dim: int, dtype: DTypeLike,
+        self, backend: Compute, layers: int, batch: int, max_len: int, heads: int, dim: int, dtype: np.dtype[Any] | str,
         rotary: Rotary | None = None, beside: str = "",
     ) -> None:  # fmt: skip
-        shape = (batch, max_len, heads, dim)
-        self.nbytes = 2 * layers * math.prod(shape) * np.dtype(dtype).itemsize
+        shape, kind = (batch, max_len, heads, dim), cache_dtype("Cache", dtype)
+        check_widths("Cache", kind, dim)
+        self.nbytes = 2 * layers * cache_nbytes(kind, *shape)
         what = f"a cache of {batch} texts of up to {max_len} tokens takes {mib(self.nbytes)}{beside}"
         with room(backend, what, self.nbytes, LESS):
-            self.k = [backend.empty(shape, dtype) for _ in range(layers)]
-            self.v = [backend.empty(shape, dtype) for _ in range(layers)]
+            self.k: list[Any] = [new_cache(backend, shape, kind) for _ in range(layers)]
+            self.v: list[Any] = [new_cache(backend, shape, kind) for _ in range(layers)]
         self._backend, self._lengths = backend, Lengths(backend.opened, batch, max_len)
         self.rotary = rotary
         self.tables = None if rotary is None else rotary.tables(backend, max_len)
@@ -75,7 +76,7 @@ class Cache:
     @property
     def max_len(self) -> int:
         """Tokens that each sample has room for."""
-        return self.k[0].shape[1]
+        return int(self.k[0].shape[1])
 
     def longest(self, count: int) -> int:
         """Tokens that a sample may hold after ``count`` more; replays of a captured function may fill the cache."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
+from ..compute.attention.cache_types import CACHE_TYPES, CacheType, check_cache_type
 from .cache import Cache, ForwardContext
 from .config import Config
 from .generation import Generates, State, fewer, packed
@@ -49,10 +50,17 @@ class Decoder(Generates, Model):
         """Logits ``(..., vocab)``; subclasses define it."""
         raise NotImplementedError
 
-    def make_cache(self, batch: int, max_len: int) -> Cache:
-        """An empty cache with room for ``max_len`` tokens of each sample."""
+    def make_cache(self, batch: int, max_len: int, dtype: CacheType | None = None) -> Cache:
+        """An empty cache with room for ``max_len`` tokens of each sample.
+
+        ``dtype``: "q8_0" or "q4_0" for keys and values of 8.5 or 4.5 bits a number (``grilly.nn.KVCache``); by default
+        the model's ``cache_dtype``, and where that is None its ``dtype``. Raises ValueError for another, and
+        UnsupportedError for these where heads are no multiple of 32 elements.
+        """
+        check_cache_type("make_cache", dtype)
         layers, *shape = self.cached
-        return Cache(self.backend, layers, batch, max_len, *shape, self.dtype, self.rotary, beside=self._held)
+        kind = dtype or self.cache_dtype or self.dtype
+        return Cache(self.backend, layers, batch, max_len, *shape, kind, self.rotary, beside=self._held)
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None,
@@ -116,7 +124,9 @@ class Decoder(Generates, Model):
         if not isinstance(cache, Cache):
             kind = type(cache).__name__
             raise TypeError(f"{name}: past_key_values is a {kind}; expected a cache of make_cache, or None")
-        found, wanted = (len(cache.k), *cache.k[0].shape[2:], str(cache.k[0].dtype)), (*self.cached, str(self.dtype))
+        kind = str(cache.k[0].dtype)
+        found = (len(cache.k), *cache.k[0].shape[2:], kind)
+        wanted = (*self.cached, kind if kind in CACHE_TYPES else str(self.dtype))
         if found != wanted:
             raise ValueError(f"{name}: past_key_values is of another model: layers, heads, elements of these and dtype "
                              f"are {found}; expected {wanted}")  # fmt: skip
@@ -142,7 +152,9 @@ class Decoder(Generates, Model):
 
     # -- generation ------------------------------------------------------------------------------------------------
 
-    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
+    def _prompt(
+        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: CacheType | None
+    ) -> tuple[Tensor, State]:
         ids, lengths = packed(type(self).__name__, input_ids, attention_mask)
         self._ids("input_ids", ids, self.rows)
         longest = int(lengths.max()) + room - 1  # nothing reads the last token
@@ -153,7 +165,7 @@ class Decoder(Generates, Model):
             )
         batch, length = ids.shape
         # Room in steps of 64, so that texts of nearly one length need one plan.
-        cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64)
+        cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64, kind)
         with self._beside(f"a prompt of {batch} x {length} tokens", cache):
             sent = self.backend.tensor(ids.astype(np.int32))
             x = self.hidden(sent, self._call(cache, cache.before()))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..compute import Tensor
+from ..compute.attention.cache_types import CacheType
 from ..compute.device.arrays import NDArray
 from .cache import Cache, ForwardContext
 from .generation import Generates, State, fewer
@@ -116,7 +117,9 @@ class EncoderDecoder(Generates, Model):
     def _texts(self, begun: NDArray[Any], attention_mask: Any) -> list[NDArray[np.int64]]:
         return list(begun)  # the mask is that of what was read
 
-    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
+    def _prompt(
+        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: CacheType | None
+    ) -> tuple[Tensor, State]:
         begun = self._begin(input_ids, decoder_input_ids)
         ids, _ = self._ids("decoder_input_ids", begun, self.rows)
         remedy = fewer(self.positions or 0, ids.shape[1], "decoder_input_ids alone are")
@@ -124,7 +127,8 @@ class EncoderDecoder(Generates, Model):
         states, mask, _ = self.encode(input_ids, attention_mask)
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
         layers, *shape = self.cached
-        cache = Cache(self.backend, layers, len(states), length, *shape, self.dtype, beside=self._held)
+        dtype = kind or self.cache_dtype or self.dtype
+        cache = Cache(self.backend, layers, len(states), length, *shape, dtype, beside=self._held)
         with self._beside(f"a prompt of {len(states)} x {ids.shape[1]} tokens", cache):
             state = State(cache, self.source(states, mask))
             x = self.decode(ids, self._call(cache, cache.before()), state.source)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
+from ..compute.attention.cache_types import CacheType, check_cache_type
 from ..compute.device.arrays import NDArray, Unpack
 from ..compute.device.callers import callers_level
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
@@ -78,6 +79,7 @@ class GenerationKeywords(TypedDict, total=False):
     stop_strings: str | Sequence[str] | None
     tokenizer: Tokenizer | None
     use_graph: bool
+    cache_dtype: CacheType | None
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class _Options:
     stop_strings: str | Sequence[str] | None = None
     tokenizer: Tokenizer | None = None
     use_graph: bool = True
+    cache_dtype: CacheType | None = None
 
 
 def _asked(function: str, options: GenerationKeywords) -> _Options:
@@ -104,6 +107,7 @@ def _asked(function: str, options: GenerationKeywords) -> _Options:
     unknown = [name for name in options if name not in GenerationKeywords.__annotations__]
     if unknown:
         raise foreign.unknown(function, unknown, GENERATION)
+    check_cache_type(function, options.get("cache_dtype"))
     return _Options(**options)
 
 
@@ -148,8 +152,13 @@ class Generates:
     begin_suppress_tokens: Any
     has_head = True
 
-    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
-        """The logits ``(B, vocab)`` after the prompt, and the state that the next steps need."""
+    def _prompt(
+        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int, kind: CacheType | None
+    ) -> tuple[Tensor, State]:
+        """The logits ``(B, vocab)`` after the prompt, and the state that the next steps need.
+
+        ``kind`` is the call's ``cache_dtype``.
+        """
         raise NotImplementedError
 
     def _next(self, ids: Tensor, state: State) -> Tensor:
@@ -241,7 +250,7 @@ class Generates:
         padding = (ends[0] if ends else 0) if padding is None else padding
         begun = self._begin(input_ids, asked.decoder_input_ids)
         count = self._count(asked.max_new_tokens, begun.shape[-1])
-        given = (input_ids, attention_mask, asked.decoder_input_ids, count)
+        given = (input_ids, attention_mask, asked.decoder_input_ids, count, asked.cache_dtype)
         logits, state = self._making_room(self._prompt, *given)
         texts = self._texts(begun, attention_mask)
         seen = sampler.seen(self.backend, texts, logits.shape[-1])
@@ -357,6 +366,10 @@ class Generates:
             What turns tokens to texts.
         use_graph : bool
             Capture a step and replay it (see ``grilly.Compute.capture``), where the runtime can.
+        cache_dtype : str, optional
+            "q8_0" or "q4_0": keep keys and values of earlier tokens in 8.5 or 4.5 bits a number. By default the model's
+            ``cache_dtype``, which ``load`` was told, and where that is None its ``dtype``. For models with an encoder
+            it is about the answer's own tokens.
 
         Returns
         -------
@@ -367,8 +380,10 @@ class Generates:
         Raises
         ------
         TypeError, ValueError
-            For prompts that are no such numbers or hold no token, more tokens than the model has positions, and
-            numbers out of their range.
+            For prompts that are no such numbers or hold no token, more tokens than the model has positions, numbers
+            out of their range, and another ``cache_dtype``.
+        UnsupportedError
+            For a ``cache_dtype`` and a model whose heads are no multiple of 32 elements.
         OutOfDeviceMemoryError
             When the device has no room for the cache, the prompt's states or the step's graph. It says how much the
             weights and the cache take, the graph where that was what found none, and what to change.

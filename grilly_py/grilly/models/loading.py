@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 from ..compute import Compute, default_backend
 from ..compute.attention import foreign
+from ..compute.attention.cache_types import CacheType, check_cache_type, check_widths
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
 from ..compute.device.callers import callers_level
@@ -46,7 +47,7 @@ Report = Callable[[int, int], None]
 def load(
     folder: str | Path, dtype: DTypeLike | None = None, backend: Compute | None = None, *,
     precision: Precision = "highest", progress: Report | bool | None = None, ignore: Iterable[str] = (),
-    offload: int | str = 0, **unknown: NoReturn,
+    offload: int | str = 0, cache_dtype: CacheType | None = None, **unknown: NoReturn,
 ) -> Model:  # fmt: skip
     """A model from a folder as transformers saves it, or from a GGUF file, with its weights on the device.
 
@@ -75,6 +76,9 @@ def load(
         the device for each call; with "auto" as many as do not fit beside an eighth of the memory, which is left for
         caches and for what calls compute. Such a model computes the same, is not captured, takes no gradients, and is
         called by one thread at a time; ``model.offload`` says what each call sends, and how long that takes.
+    cache_dtype : str, optional
+        "q8_0" or "q4_0": caches of keys and values take 8.5 or 4.5 bits a number, in blocks of 32 numbers of a head
+        with one float16 scale, as llama.cpp's of these names. By default they are of ``dtype``.
 
     Returns
     -------
@@ -90,7 +94,10 @@ def load(
     TypeError
         For another dtype, a backend that is none, and ``ignore`` that is one text.
     ValueError
-        For another precision, and ``offload`` that is neither "auto" nor a whole number from 0 on.
+        For another precision, ``offload`` that is neither "auto" nor a whole number from 0 on, another ``cache_dtype``,
+        and one for a model that has no cache.
+    UnsupportedError
+        For a ``cache_dtype`` and a model whose heads are no multiple of 32 elements.
     ImportError
         For bfloat16 without the package ml_dtypes.
     OutOfDeviceMemoryError
@@ -105,14 +112,16 @@ def load(
     if unknown:
         raise foreign.unknown("load", unknown, _KEYWORDS)
     return load_as(
-        class_of, folder, dtype, backend, precision=precision, progress=progress, ignore=ignore, offload=offload
-    )
+        class_of, folder, dtype, backend, precision=precision, progress=progress, ignore=ignore, offload=offload,
+        cache_dtype=cache_dtype,
+    )  # fmt: skip
 
 
 def load_as(
     choose: Callable[[Path, dict[str, Any]], Make], folder: str | Path, dtype: DTypeLike | None = None,
     backend: Compute | None = None, *, precision: Precision = "highest", progress: Report | bool | None = None,
     ignore: Iterable[str] = (), offload: int | str = 0, check: Callable[[Model], None] | None = None,
+    cache_dtype: CacheType | None = None,
 ) -> Model:  # fmt: skip
     """As `load`, of what ``choose`` makes of the folder and the fields of its config.json.
 
@@ -120,16 +129,19 @@ def load_as(
     for one that the caller has no use for.
     """
     check_precision("load", precision)
+    check_cache_type("load", cache_dtype)
     if offload != "auto" and (type(offload) is not int or offload < 0):
         raise ValueError(f"load: offload is {offload!r}; expected a number of layers from 0 on, or 'auto'")
     if backend is not None and not isinstance(backend, Compute):
         raise TypeError(f"load: backend is {backend!r}; expected a grilly.Compute, or None for the default one")
     paper = on_paper(choose, folder, dtype, ignore, check)
+    if cache_dtype is not None:
+        _check_cached(paper.model, cache_dtype)
     entries, asked = paper.weights.checkpoint.entries, paper.weights.asked
     report = _Progress(Path(folder).name, sum(entries[name].nbytes for name in asked), progress)
     backend = default_backend() if backend is None else backend
     model = _read(paper, backend, report, precision, offload)
-    model.folder = Path(folder)
+    model.folder, model.cache_dtype = Path(folder), cache_dtype
     model.eval()
     for name, value in paper.defaults.tokens.items():
         setattr(model, name, value)
@@ -138,6 +150,14 @@ def load_as(
     ):  # fmt: skip
         setattr(model, name, getattr(paper.defaults, name))
     return model
+
+
+def _check_cached(model: Model, cache_dtype: str) -> None:
+    """Refuse a type of caches for a model that has none, or heads that it does not serve."""
+    cached = getattr(model, "cached", None)
+    if cached is None:
+        raise ValueError(f"load: cache_dtype is {cache_dtype!r}, and {type(model).__name__} has no cache")
+    check_widths("load", cache_dtype, cached[2])
 
 
 class Paper(NamedTuple):

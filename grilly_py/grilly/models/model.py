@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import nn
 from ..compute import Compute, Tensor
+from ..compute.attention.cache_types import CacheType
 from ..compute.backend import default_backend
 from ..compute.device.arrays import NDArray
 from . import adapter_files, lora, saving
@@ -57,6 +58,8 @@ class Model(nn.Module):
         Of the weights and of what is computed with them.
     precision : str
         Of float32 products: "highest" or "high".
+    cache_dtype : str or None
+        "q8_0" or "q4_0": of keys and values of earlier tokens (``grilly.nn.KVCache``). None: ``dtype``.
     eos_token_id, pad_token_id, decoder_start_token_id : int, list of int or None
         What the folder says of generation.
     suppress_tokens, begin_suppress_tokens : list of int or None
@@ -92,6 +95,7 @@ class Model(nn.Module):
         if weights.backend is not None:
             self.backend = self._backend = weights.backend
         self.dtype, self.precision = weights.dtype, weights.precision
+        self.cache_dtype: CacheType | None = None
         self.eos_token_id: Any = None
         self.pad_token_id: Any = None
         self.decoder_start_token_id: Any = None

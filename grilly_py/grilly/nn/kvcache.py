@@ -10,13 +10,13 @@ from numpy.typing import DTypeLike
 
 from ..compute.attention import foreign
 from ..compute.attention.cache_lengths import Lengths
+from ..compute.attention.cache_types import QuantizedCache, array_of, cache_dtype, check_widths, new_cache, parts_of
 from ..compute.attention.checks import MAX_DIM
 from ..compute.attention.keywords import StepKeywords
-from ..compute.attention.kvcache import flash_attention_with_kvcache
+from ..compute.attention.kvcache import fill_quantized, flash_attention_with_kvcache
 from ..compute.backend import Compute, default_backend, device_of
 from ..compute.device.arguments import check_float
 from ..compute.device.arrays import FloatArray, FloatsLike, IntegersLike, NDArray, Unpack
-from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from ..errors import CaptureError
@@ -63,14 +63,19 @@ class KVCache(KeepsNothing):
     value_dim : int, optional
         Elements of a value; ``head_dim`` by default.
     dtype : dtype_like
-        float32, float16 or "bfloat16".
+        float32, float16 or "bfloat16". Or "q8_0" or "q4_0", for queries, keys and values of any of these: 8.5 or 4.5
+        bits a number, in blocks of 32 numbers of a head with one float16 scale, as llama.cpp has them. New keys and
+        values are quantized as they are added, after the rotary embedding.
     backend : grilly.Compute, optional
         The device to live on; by default the default backend.
 
     Attributes
     ----------
     k, v : grilly.Tensor
-        ``(batch, max_len, Hk, D)`` and ``(batch, max_len, Hk, Dv)``.
+        ``(batch, max_len, Hk, D)`` and ``(batch, max_len, Hk, Dv)``. Of "q8_0" and "q4_0" arrays with the same
+        ``shape``, a ``dtype`` that is that name, and ``dequantize(dtype)``, which gives the numbers as a Tensor.
+    nbytes : int
+        Of keys and values on the device.
     lengths : numpy.ndarray
         Tokens that each sample holds, int32 ``(batch,)``. It may be changed, say to give samples lengths of their own
         after a prompt that was padded on the right. ``len(cache)`` is the largest of them.
@@ -86,7 +91,9 @@ class KVCache(KeepsNothing):
     Raises
     ------
     ValueError
-        For extents below 1 (``batch`` and ``max_len``: below 0).
+        For extents below 1 (``batch`` and ``max_len``: below 0), and a dtype of another name.
+    UnsupportedError
+        For "q8_0" or "q4_0" with heads that are no multiple of 32 elements.
     """
 
     if not TYPE_CHECKING:  # type checkers have the signatures of what there is
@@ -121,14 +128,13 @@ class KVCache(KeepsNothing):
             )
         if max(sizes[3:]) > MAX_DIM:
             raise ValueError(f"KVCache: head_dim and value_dim are {sizes[3:]}; expected at most {MAX_DIM}")
-        dtype = dtype_of(dtype)
-        if not is_float(dtype):
-            raise TypeError(f"KVCache: dtype is {dtype}; expected {FLOATS_TEXT}")
+        kind = cache_dtype("KVCache", dtype)
+        check_widths("KVCache", kind, *sizes[3:])
         backend = default_backend() if backend is None else backend
         if not isinstance(backend, Compute):
             raise TypeError(f"KVCache: backend is {backend!r}; expected a grilly.Compute")
-        self.k = backend.empty((*sizes[:3], sizes[3]), dtype)
-        self.v = backend.empty((*sizes[:3], sizes[4]), dtype)
+        self.k: Any = new_cache(backend, (*sizes[:3], sizes[3]), kind)
+        self.v: Any = new_cache(backend, (*sizes[:3], sizes[4]), kind)
         self._lengths = Lengths(backend.opened, *sizes[:2])
         self._filled = False
 
@@ -156,7 +162,12 @@ class KVCache(KeepsNothing):
     @property
     def max_len(self) -> int:
         """Tokens that each sample has room for."""
-        return self.k.shape[1]
+        return int(self.k.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values on the device."""
+        return int(self.k.nbytes + self.v.nbytes)
 
     @overload
     def attend(
@@ -224,7 +235,7 @@ class KVCache(KeepsNothing):
             pair, interleaved = rotary, bool(rotary_interleaved)
         others = (options.get(name) for name in ("alibi_slopes", "t5_table", "sinks"))
         tables = pair if isinstance(pair, (tuple, list)) else ()
-        device = device_of("KVCache.attend", q, self.k, k, v, *tables, *others)
+        device = device_of("KVCache.attend", q, array_of(self.k), k, v, *tables, *others)
         found = flash_attention_with_kvcache(
             device, q, self.k, self.v, k, v, self._lengths, rotary=pair, rotary_interleaved=interleaved,
             return_lse=return_lse, **options,
@@ -264,8 +275,8 @@ class KVCache(KeepsNothing):
         """
         self._lengths.outside("KVCache.fill")
         batch, room = self.k.shape[:2]
-        dtype = check_float("KVCache.fill", k=k, v=v)
-        if dtype != self.k.dtype:
+        dtype, quantized = check_float("KVCache.fill", k=k, v=v), isinstance(self.k, QuantizedCache)
+        if not quantized and dtype != self.k.dtype:
             raise TypeError(f"KVCache.fill: k and v are {dtype} and the cache {self.k.dtype}; cast one of them")
         for name, array, held in (("k", k, self.k), ("v", v, self.v)):
             if len(array.shape) != 4 or array.shape[:2] != (batch, k.shape[1]) or array.shape[2:] != held.shape[2:]:
@@ -276,8 +287,12 @@ class KVCache(KeepsNothing):
             raise ValueError(f"KVCache.fill: k has {count} rows; there is room for {room}")
         given = self._lengths.checked("KVCache", count if lengths is None else lengths, count)
         backend = self.k.backend
-        for array, held in ((backend.tensor(k), self.k), (backend.tensor(v), self.v)):
-            held[:, :count] = array
+        k, v = backend.tensor(k), backend.tensor(v)
+        if quantized:
+            fill_quantized(backend.opened, self.k, self.v, k, v)
+        else:
+            for array, held in ((k, self.k), (v, self.v)):
+                held[:, :count] = array
         backend.runtime.flush()
         self._lengths.put(given)
         self._filled = True
@@ -326,7 +341,7 @@ class KVCache(KeepsNothing):
             raise ValueError(f"KVCache.reorder: index goes from {ends}; expected 0 to {batch - 1}")
         index = np.broadcast_to(given, (batch,))
         count = len(self)
-        for held in (self.k, self.v):
+        for held in (*parts_of(self.k), *parts_of(self.v)):
             held[:, :count] = held[:, :count][index]
         self.k.backend.runtime.flush()
         self._lengths.put(self._lengths.now()[index])
@@ -351,4 +366,5 @@ class KVCache(KeepsNothing):
 
     def __repr__(self) -> str:
         batch, room, heads, dim = self.k.shape
-        return f"KVCache(batch={batch}, max_len={room}, num_heads={heads}, head_dim={dim}, dtype={self.k.dtype.name})"
+        dtype = getattr(self.k.dtype, "name", self.k.dtype)
+        return f"KVCache(batch={batch}, max_len={room}, num_heads={heads}, head_dim={dim}, dtype={dtype})"

@@ -13,6 +13,7 @@ from ..device.device import Device
 from ..device.dtypes import is_float
 from ..device.numbers import integer
 from ..device.tensor import Tensor
+from .cache_types import QuantizedCache, array_of
 from .checks import check_dims, check_grouped
 from .option_checks import integers
 
@@ -29,7 +30,7 @@ class CacheCall:
     q : array
         (B, Sq, H, D).
     caches : tuple of array
-        Of keys and of values.
+        Of keys and of values: arrays, or each a QuantizedCache.
     fresh : tuple of array
         The new keys and values, or ().
     lengths : numpy.ndarray or Tensor
@@ -92,11 +93,20 @@ def _check_arrays(device: Device, given: dict, lengths, table) -> None:
     if (given["k"] is None) != (given["v"] is None):
         raise ValueError(f"{NAME}: one of k and v is given; give both or neither")
     arrays = {name: array for name, array in given.items() if array is not None or name not in ("k", "v")}
-    dtype = check_float(NAME, **arrays)
+    caches = (given["k_cache"], given["v_cache"])
+    if any(isinstance(cache, QuantizedCache) for cache in caches):
+        if not all(isinstance(cache, QuantizedCache) and cache.dtype == caches[0].dtype for cache in caches):
+            raise TypeError(f"{NAME}: one of k_cache and v_cache is quantized; both are to be of one type")
+        if table is not None:
+            raise UnsupportedError(f"{NAME}: page_table is given, and caches of {caches[0].dtype} have no pages")
+        dtype = check_float(NAME, **{name: array for name, array in arrays.items() if not name.endswith("_cache")})
+    else:
+        dtype = check_float(NAME, **arrays)
     for name, array in arrays.items():
         if len(array.shape) != 4:
             raise ValueError(f"{NAME}: {name} has shape {tuple(array.shape)}; expected four axes, (B, S, H, D)")
     for name, array in (*arrays.items(), ("cache_seqlens", lengths), ("page_table", table)):
+        array = array_of(array)
         if isinstance(array, Tensor) and array._storage.device is not device.home:
             raise ValueError(f"{NAME}: {name} belongs to another backend; move it with backend.tensor(...)")
     if dtype != FLOAT32 and not device.sixteen_bits:
@@ -140,6 +150,8 @@ def _checked_count(k, v, like: tuple[int, int, int], value_dim: int) -> int:
 
 
 def _check_cache(device: Device, name: str, cache, written: bool, paged: bool) -> None:
+    if isinstance(cache, QuantizedCache):
+        return
     if isinstance(cache, Tensor):
         if cache.shape[3] > 1 and cache._strides[3] != 1:
             raise ValueError(f"{NAME}: the last axis of {name} is not contiguous; make the cache so")

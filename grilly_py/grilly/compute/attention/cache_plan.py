@@ -47,12 +47,17 @@ class Rows(NamedTuple):
         Where samples' lengths and the table of pages begin among the parameters; None where all samples are alike.
     columns : int
         Of the table of pages; 0 where there is none.
+    bits, room : int
+        Of a quantized cache, which is one array for kernels: of a level, and keys that a sample has room for. 0 for a
+        cache of floats.
     """
 
     rotary: int
     advance: bool
     lay: tuple[int, int] | None
     columns: int
+    bits: int = 0
+    room: int = 0
 
 
 def append_plan(given: Rows, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
@@ -64,6 +69,9 @@ def append_plan(given: Rows, layouts, facts: DeviceFacts, registry: Registry) ->
     planner = Planner(facts, layouts)
     k, v, q, parameters, cos, sin, k_cache, v_cache, rotated = planner.inputs
     tables = (cos, sin)
+    if given.bits:
+        _quantize(planner, registry, given)
+        return planner.plan()
     if _alike(given, facts, planner.inputs):
         _together(planner, registry, given)
         return planner.plan()
@@ -157,3 +165,39 @@ def _append(
         arrays = {"x": x, "parameters": parameters, "cosines": cos, "sines": sin, "y": y}
         groups = (-(-(width - pairs) // tile["items"]), -(-x.shape[1] // tile["rows"]), heads * x.shape[0])
         planner.dispatch(choice, constants, arrays, push, groups)
+
+
+def _quantize(planner: Planner, registry: Registry, given: Rows) -> None:
+    """All new rows to a quantized cache, in one dispatch unless they exceed the device's limits."""
+    k, v, q, parameters, cos, sin, k_cache, v_cache, rotated = planner.inputs
+    facts = planner.facts
+    batch, count, key_heads, width = k.shape
+    value_width, heads = v.shape[3], 0 if q is None else q.shape[2]
+    if not batch * count * key_heads:
+        return
+    choice = registry.resolve(Request("cache-quantize", k.dtype.name))
+    constants = {
+        "ROTARY": given.rotary, "LENGTHS": int(given.lay is not None), "ADVANCE": int(given.advance), "WIDTH": width,
+        "VALUE_WIDTH": value_width, "PAIRS": 0 if cos is None else cos.shape[1], "KEY_HEADS": key_heads,
+        "HEADS": heads, "BITS": given.bits,
+    }  # fmt: skip
+    numbers = (key_heads * width, key_heads * value_width, heads * width)
+    across = sum(-(-each // choice.tile["items"]) for each in numbers)
+    fits = all(array is None or fits_binding(facts, array) for array in (k, v, q, rotated))
+    many, most_rows = min(facts.groups[2], batch) if fits else 1, facts.groups[1]
+    for first, row in itertools.product(range(0, batch, many), range(0, count, most_rows)):
+        samples, rows = slice(first, first + many), slice(row, row + most_rows)
+        x = {"k": k[samples, rows], "v": v[samples, rows]}
+        x |= {"q": None, "rotated": None} if q is None else {"q": q[samples, rows], "rotated": rotated[samples, rows]}
+        push: dict = {
+            "k_cache_offset": At(k_cache), "v_cache_offset": At(v_cache), "first_sample": first, "capacity": given.room,
+            "samples_all": batch,
+            "cos_offset": At(cos), "cos_row": 0 if cos is None else cos._strides[0],
+            "sin_offset": At(sin), "sin_row": 0 if sin is None else sin._strides[0],
+            "samples": 0 if given.lay is None else given.lay[0],
+            "start": Live(0) if given.lay is None else 0, "fresh": count, "first_row": row,
+        }  # fmt: skip
+        for name, array in x.items():
+            push |= strided(name, array, ("batch", "row", "head"))
+        arrays = {**x, "parameters": parameters, "cosines": cos, "sines": sin, "k_cache": k_cache, "v_cache": v_cache}
+        planner.dispatch(choice, constants, arrays, push, (across, *x["k"].shape[1::-1]))

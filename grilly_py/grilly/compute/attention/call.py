@@ -76,6 +76,7 @@ class AttentionTerms(NamedTuple):
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
     packed: int | None = None
     counted: bool = False
+    bits: int = 0
 
 
 class AttentionCall(NamedTuple):
@@ -106,6 +107,8 @@ class AttentionCall(NamedTuple):
     counted : bool
         Whether the number of valid keys is a runtime argument of the plan, at most Sk. ``shift`` then counts from the
         last valid key: query i stands at key ``i + shift + valid - Sk``.
+    bits : int
+        Of a level of quantized k and v, which are views of caches (cache_types.py); 0 for floats.
     """
 
     q: Layout
@@ -123,6 +126,7 @@ class AttentionCall(NamedTuple):
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
     packed: int | None = None
     counted: bool = False
+    bits: int = 0
 
     def whole(self, facts: DeviceFacts) -> bool:
         """Whether every array lies in a storage that fits one binding."""

@@ -15,7 +15,7 @@ from ...registry.shared import extras_bits
 from ..device.device import DeviceFacts
 from ..device.plan import Planner
 from . import schedule
-from .call import MAX_KEYS, AttentionCall, mask_kind
+from .call import MAX_KEYS, AttentionCall, AttentionTerms, mask_kind
 from .chunks import Chunk
 from .operands import PARAMETERS, AttentionPlan, aligned, block, operands, outputs, parameters_slot
 from .rates import rates_of
@@ -24,7 +24,20 @@ _WINDOW, _PREFIX, _LENGTHS = (extras_bits((name,)) for name in ("window", "prefi
 FAMILY = "flash-decode"
 MATRIX_FAMILY = "flash-decode-matrix"
 PROCESSOR_FAMILY = "flash-decode-llvmpipe"
+#: Those that read quantized caches, and no others.
+LEVELS_FAMILY = "flash-decode-quantized"
+PROCESSOR_LEVELS_FAMILY = "flash-decode-quantized-llvmpipe"
+LEVELS_FAMILIES = (LEVELS_FAMILY, PROCESSOR_LEVELS_FAMILY)
+#: Those in which a workgroup has all keys of its rows.
+_WHOLE = (PROCESSOR_FAMILY, PROCESSOR_LEVELS_FAMILY)
+#: Up to so many queries of a head they do; more take the cache as floats, which tiles of rows read once.
+LEVELS_QUERIES = 16
 FAMILIES = (FAMILY, MATRIX_FAMILY, PROCESSOR_FAMILY)
+
+
+def may_read_levels(terms: AttentionTerms, queries: int) -> bool:
+    """Whether a kernel may read the quantized cache of a call of so many queries; else it is read as floats."""
+    return queries <= LEVELS_QUERIES if terms.kernel is None else terms.kernel in LEVELS_FAMILIES
 
 
 def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan | None:
@@ -33,7 +46,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     Where the call's ``kernel`` names a family, UnsupportedError takes the place of None.
     """
     walked, causal = _walked(call), _hides_later_keys(call)
-    if call.kernel is None and not _may_pay(call, facts, walked):
+    if call.kernel is None and not call.bits and not _may_pay(call, facts, walked):
         return None
     planner = Planner(
         facts, [call.q, call.k, call.v, call.mask, call.bias, PARAMETERS if call.options.contents else None]
@@ -65,7 +78,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         "MASK": mask_kind(mask), "FEATURES": bits,
         "ROWS": split.rows, "LANES": split.lanes, "UNROLL": split.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": split.stages, "SPLIT_KEYS": choice.tile.get("keys", 0),
-        "LONG": int(walked >= choice.tile.get("long", walked + 1)),
+        "LONG": int(walked >= choice.tile.get("long", walked + 1)), "BITS": call.bits,
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     chunk = Chunk(q, k, v, o, sums, mask, call.shift + call.options.right, False, bias, call.first)
@@ -125,15 +138,16 @@ def _kernel(
     )  # fmt: skip
     prefer = call.kernel
     if not forced and rates_of(facts).decode.whole_queries and walked > MAX_KEYS:
-        prefer = FAMILY  # so many keys are to be split
+        prefer = LEVELS_FAMILY if call.bits else FAMILY  # so many keys are to be split
     try:
-        choice = registry.resolve(Request("attention-decode", call.q.dtype.name, problem=asked, prefer=prefer))
+        operation = "attention-decode-quantized" if call.bits else "attention-decode"
+        choice = registry.resolve(Request(operation, call.q.dtype.name, problem=asked, prefer=prefer))
     except UnsupportedError:
         if forced:
             raise
         return None
-    alone = choice.variant.family == PROCESSOR_FAMILY  # a workgroup has all keys of its rows
-    if forced or alone and _whole_keys_pay(call, facts):
+    alone = choice.variant.family in _WHOLE
+    if forced or call.bits or alone and _whole_keys_pay(call, facts):
         return choice
     return choice if _pays(call, facts, walked, alone or "trip" in choice.tile) else None
 
@@ -149,7 +163,7 @@ def _problem(
         return f"{groups} workgroups are beyond the device's limits"
     if work > facts.work_limit:
         return "one submission would take too long"
-    alone = choice.variant.family == PROCESSOR_FAMILY
+    alone = choice.variant.family in _WHOLE
     if alone and walked > min(facts.loop_trips * choice.keys_per_trip, MAX_KEYS):
         return f"{walked} keys are too many"
     return None

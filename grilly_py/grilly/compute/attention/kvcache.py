@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ...registry.shared import value
 from ..device.arguments import FLOAT32, to_device
 from ..device.arrays import Unpack
@@ -18,9 +19,11 @@ from ..device.device import Device
 from ..device.executables import Executable
 from ..device.tape import OPEN, refuse_wanted, refuse_writes
 from ..device.tensor import Tensor
+from . import decode
 from .cache_checks import NAME, CacheCall, checked_call
 from .cache_lengths import Lengths
 from .cache_plan import Rows, append_plan, parameters_plan
+from .cache_types import QuantizedCache, array_of
 from .call import NOTHING, AttentionTerms
 from .checks import check_scale, take_terms
 from .executables import AttentionExecutable, attention_executable
@@ -115,8 +118,12 @@ def flash_attention_with_kvcache(
     queries is then planned for all keys of the cache: a graph and a call outside give the same bits.
     """
     device.check_open()
+    caches, kinds = (k_cache, v_cache), ()
+    if k_cache.__class__ is QuantizedCache or v_cache.__class__ is QuantizedCache:
+        caches = (array_of(k_cache), array_of(v_cache))
+        kinds = (k_cache.dtype, tuple(k_cache.shape), v_cache.dtype, tuple(v_cache.shape))
     if OPEN.tapes:
-        _refuse_gradients((q, k_cache, v_cache, k, v, *options.values()), (k_cache, v_cache) if k is not None else ())
+        _refuse_gradients((q, *caches, k, v, *options.values()), caches if k is not None else ())
     counted = cache_seqlens if cache_seqlens.__class__ is Lengths else None
     if counted is not None:
         cache_seqlens = counted.tensor() if device.runtime.capturing else counted.now()
@@ -128,14 +135,15 @@ def flash_attention_with_kvcache(
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     whole = counted is not None and getattr(q, "shape", ())[1:2] <= (WHOLE_QUERIES,)
     static, told, tables = None, (), rotary if rotary.__class__ in (tuple, list) else ()
-    if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
+    if page_table is None and type(q) is type(caches[0]) is type(caches[1]) is Tensor and scale.__class__ in _SCALES:
         static, told = _static(q, k_cache, k, v, cache_seqlens, rotary, made, asked, whole)
+        static = static and (*static, *kinds)
 
     def record(*_):
         checked = checked_call(device, given, cache_seqlens, page_table, rotary, asked.interleaved)
         return _attend(device, checked, made, asked, counted, whole)
 
-    arrays = (*given.values(), *(tables or (None, None)))
+    arrays = (q, *caches, k, v, *(tables or (None, None)))
     like = (*arrays, cache_seqlens, page_table, *options.values())
     results = call(device, STEPS, static, arrays, live=told, record=record, results=2, like=like)
     if counted is not None and not device.runtime.capturing and k is not None:
@@ -192,14 +200,17 @@ def _attend(
     sent = _sent(device, call)
     rotated = device.empty(sent.q.shape, sent.q.dtype) if sent.tables else sent.q
     terms = AttentionTerms(causal, scale, asked.lse, asked.kernel, asked.high, 0, summary)
-    views, found = _plan(device, sent, rotated, terms, keys)
+    views, found, floats = _plan(device, sent, rotated, terms, keys)
     parameters = _words_for(device, sent, lay, found, checked, counted)
     appended = _append(device, sent, rotated, parameters, lay, _advances(options, asked.causal))
+    for cache, target in zip(sent.caches, floats, strict=bool(floats)):
+        cache.write_floats(device, target)
     o, *lse = found.run((*views, parameters if summary.contents else None), (keys.exact,))
     serves = checked is None or len(checked.arrays) == (lay is not None) and not checked.live
-    serves = serves and (found.counted if lay is None else found.parameters is not None) and _is_as_given(sent, call)
+    serves = serves and (found.counted if lay is None else found.parameters is not None)
+    serves = serves and not floats and _is_as_given(sent, call)
     for array, cache in zip(call.caches, sent.caches, strict=True):
-        if call.fresh and not isinstance(array, Tensor):
+        if call.fresh and array is not cache:
             array[...] = cache.numpy()
     return [o.transpose(0, 2, 1, 3), *lse], StepExecutable(appended, found) if serves else None
 
@@ -214,7 +225,10 @@ def _sent(device: Device, call: CacheCall) -> CacheCall:
     """The call with its arrays on the device."""
     return dataclasses.replace(
         call,
-        caches=tuple(c if isinstance(c, Tensor) else device.tensor(np.ascontiguousarray(c)) for c in call.caches),
+        caches=tuple(
+            c if isinstance(c, (Tensor, QuantizedCache)) else device.tensor(np.ascontiguousarray(c))
+            for c in call.caches
+        ),
         fresh=tuple(to_device(device, array) for array in call.fresh),
         q=to_device(device, call.q),
         tables=tuple(_table(device, table) for table in call.tables),
@@ -229,20 +243,46 @@ def _is_as_given(sent: CacheCall, call: CacheCall) -> bool:
 
 def _plan(
     device: Device, call: CacheCall, rotated: Tensor, terms: AttentionTerms, keys: _Keys
-) -> tuple[list, AttentionExecutable]:
-    """The inputs of attention and its plan, if possible with the number of keys as a runtime argument."""
+) -> tuple[list, AttentionExecutable, tuple[Tensor, ...]]:
+    """The inputs of attention and its plan, if possible with the number of keys as a runtime argument.
+
+    Where no kernel reads a quantized cache, also where its keys and values are to be written as floats before.
+    """
     batch, queries = rotated.shape[:2]
+    quantized, floats = call.caches[0].__class__ is QuantizedCache, ()
+    if quantized and decode.may_read_levels(terms, queries):
+        made = _reading_levels(device, call, rotated, terms, keys)
+        if made is not None:
+            return made
     tries = [(keys.planned, keys.alike)]
     if keys.alike:
         # A plan whose keys are cut into dispatches is for their very number.
         tries += [(keys.fitting, True)] * (keys.fitting < keys.planned) + [(keys.exact, False)]
     for count, counted in tries:
-        views = [rotated.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, count) for c in call.caches), None, None]
+        caches = call.caches
+        if quantized:
+            caches = floats = tuple(device.empty((batch, count, *c.shape[2:]), rotated.dtype) for c in call.caches)
+        views = [rotated.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, count) for c in caches), None, None]
         found = attention_executable(device, views, terms._replace(shift=count - queries, counted=counted))
         assert found is not None, "a bias of 16 bits"
         if found.counted == counted:
             break
-    return views, found
+    return views, found, floats
+
+
+def _reading_levels(
+    device: Device, call: CacheCall, rotated: Tensor, terms: AttentionTerms, keys: _Keys
+) -> tuple[list, AttentionExecutable, tuple] | None:
+    """The same by a kernel that reads the quantized cache; None where there is none."""
+    count = keys.planned
+    views = [rotated.transpose(0, 2, 1, 3), *(cache.view(count) for cache in call.caches), None, None]
+    terms = terms._replace(shift=count - rotated.shape[1], counted=keys.alike, bits=call.caches[0].bits)
+    try:
+        found = attention_executable(device, views, terms)
+    except UnsupportedError:
+        return None
+    assert found is not None, "a bias of 16 bits"
+    return views, found, ()
 
 
 def _planned(keys: int, room: int) -> int:
@@ -413,7 +453,7 @@ def _keys_view(cache: Tensor, call: CacheCall, batch: int, keys: int) -> Tensor:
     return Tensor(cache._storage, shape, cache.dtype, (0, head, row, last), cache._offset)
 
 
-def _rows(k, v, q, parameters, tables: tuple, caches: tuple, rotated) -> tuple:
+def _rows(k, v, q, parameters, tables: tuple, caches: Sequence, rotated) -> tuple:
     """The inputs of append_plan."""
     queries = (q, rotated) if tables[0] is not None else (None, None)
     return k, v, queries[0], parameters, *tables, *(caches if k is not None else (None, None)), queries[1]
@@ -428,9 +468,22 @@ def _append(
     q, rotary = call.q, 0 if not call.tables else _INTERLEAVED if call.interleaved else _HALVES
     columns = 0 if call.table is None or not call.fresh else call.table.shape[1]
     given = Rows(rotary, advance, None if lay is None else (lay.samples, lay.pages), columns)
+    if isinstance(call.caches[0], QuantizedCache):
+        given = given._replace(bits=call.caches[0].bits, room=call.room)
     start = int(call.lengths[0]) if lay is None and len(call.lengths) else 0
     told = None if lay is None else parameters
-    tensors = _rows(*(call.fresh or (None, None)), q, told, call.tables or (None, None), call.caches, rotated)
+    caches = [array_of(cache) for cache in call.caches]
+    tensors = _rows(*(call.fresh or (None, None)), q, told, call.tables or (None, None), caches, rotated)
     executable = executable_for(device, append_plan, given, tensors)
     executable.run(tensors, (start,))
     return executable
+
+
+def fill_quantized(device: Device, k_cache: QuantizedCache, v_cache: QuantizedCache, k: Tensor, v: Tensor) -> None:
+    """Record that keys and values ``(B, S, Hk, D)`` become the first of quantized caches."""
+    tensors = _rows(k, v, None, None, (None, None), (k_cache.data, v_cache.data), None)
+    given = Rows(0, True, None, 0, k_cache.bits, k_cache.shape[1])
+    executable_for(device, append_plan, given, tensors).run(tensors, (0,))
+
+
+__all__ = ["fill_quantized", "flash_attention_with_kvcache"]

@@ -55,7 +55,7 @@ def outputs(planner: Planner, call: AttentionCall) -> tuple[Tensor, Tensor | Non
 
 def aligned(call: AttentionCall, out_strides: tuple[int, ...]) -> int:
     """The largest power of two, up to ALIGN_MOST, that divides all offsets, strides and dimensions of a call."""
-    arrays: list[Layout] = [call.q, call.k, call.v]
+    arrays: list[Layout] = [call.q] if call.bits else [call.q, call.k, call.v]  # caches' rows are of whole 16 bytes
     strides = [stride for array in arrays for stride in array.strides[:3]]
     offsets = [array.offset for array in arrays]
     dims = (call.q.shape[3], call.v.shape[3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ...registry.measured import bucket
 from ..device.device import NO_PACES, DeviceFacts, Throughputs
@@ -64,6 +65,8 @@ def planned(
     split = None if added.is_narrow(call) else _planned_split(call, facts, registry)
     if split is not None:
         return split
+    if call.bits:
+        raise UnsupportedError(f"attention: no kernel reads a cache of {call.bits} bits in this call")
     for choice in tile_classes.kernels(call, facts, registry, request(call, facts)):
         found = plan(call, facts, choice, registry, throughputs)
         if found is not None:
@@ -80,6 +83,8 @@ def _planned_split(call: AttentionCall, facts: DeviceFacts, registry: Registry) 
     """The plan of a call whose keys are split among workgroups; None where that does not pay."""
     if call.packed is not None:
         return None
+    if call.bits:
+        return decode.plan(call, facts, registry)
     for way in (split_kv, decode) if schedule.packs_many(call, facts) else (decode, split_kv):
         if call.kernel in (None, *way.FAMILIES):
             found = way.plan(call, facts, registry)

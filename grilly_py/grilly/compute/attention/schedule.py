@@ -116,8 +116,8 @@ def split_rows(
     if "long" in tile:  # flash-decode-llvmpipe: no keys are split
         passes = -(-rows // max(min(tile["rows"], tile["values"] // max(dims)), 1))
         return SplitRows(-(-rows // passes), passes, 1, 1, 1, 1)
-    wide = 4 if choice.variant.dtype == "float32" else 8
-    words = max(dims) // wide  # of 16 bytes, in the longer row
+    wide = tile.get("wide", 4 if choice.variant.dtype == "float32" else 8)
+    words = max(dims) // wide  # of 16 bytes, or as many numbers as `wide` says, in the longer row
     lanes = 1
     while lanes < size and lanes * max(tile["columns"] // wide, 1) < words:
         lanes *= 2
