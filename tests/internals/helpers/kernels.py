@@ -61,9 +61,9 @@ def dispatched(monkeypatch):
     """A list of the families of kernels: each dispatch that is planned from now on is added to it."""
     seen, dispatch = [], Planner.dispatch
 
-    def note(planner, choice, *rest):
+    def note(planner, choice, *rest, **more):
         seen.append(choice.variant.family)
-        return dispatch(planner, choice, *rest)
+        return dispatch(planner, choice, *rest, **more)
 
     monkeypatch.setattr(Planner, "dispatch", note)
     return seen
