@@ -23,7 +23,9 @@ from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 ENDS = [v for v in VARIANTS if set(v.offers) == {"sinks", "lengths"}]
 #: The same, and scores that are bent by a rule.
 COMPUTED = [v for v in VARIANTS if set(v.offers) == {"sinks", "lengths", "soft-cap", "alibi"}]
-EXTRAS = [v for v in VARIANTS if v.offers and v not in ENDS + COMPUTED]
+#: Functions of users, and some of the options.
+WITH_FUNCTIONS = [v for v in VARIANTS if "score-function" in v.offers]
+EXTRAS = [v for v in VARIANTS if v.offers and v not in ENDS + COMPUTED + WITH_FUNCTIONS]
 CLASSED = [v for v in EXTRAS if "tiles" in v.offers]
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
 #: What is read in different ways is tried in each.
@@ -68,6 +70,13 @@ def computed() -> list[Cell]:
     found = alone_of({"sinks", "lengths", "softcap", "alibi"})
     all_ = PLAIN | {"sinks": "heads", "lengths": "both", "softcap": 1.5, "alibi": "heads", "hidden": "nan"}
     return [*found, _cell(all_), _cell(all_ | {"causal": "on", "size": (150, 267)}), _cell(all_ | {"scale": -0.3})]
+
+
+def beside_functions() -> list[Cell]:
+    """What kernels with functions offer, alone and all together; without a function."""
+    found = alone_of({"window", "softcap", "bias", "sinks", "lengths"})
+    all_ = PLAIN | {"window": (19, 15), "softcap": 1.5, "bias": "full", "sinks": "heads", "hidden": "nan"}
+    return [*found, _cell(all_), _cell(all_ | {"lengths": "both", "mask": "bool-dead-rows", "causal": "on"})]
 
 
 def together() -> list[Cell]:
@@ -129,6 +138,12 @@ def test_computed(backend, variant, cell):
     check(backend, variant, cell)
 
 
+@pytest.mark.parametrize("cell", beside_functions(), ids=str)
+@pytest.mark.parametrize("variant", WITH_FUNCTIONS, ids=lambda v: v.label + "." + v.dtype)
+def test_beside_functions(backend, variant, cell):
+    check(backend, variant, cell)
+
+
 @pytest.mark.parametrize("cell", together(), ids=str)
 @pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
 def test_together(backend, variant, cell):
@@ -149,6 +164,15 @@ def test_classes_of_tiles(backend, variant, options, monkeypatch):
     pretend(monkeypatch, backend, class_work=0.0, class_read=0.0)
     seen = dispatched(monkeypatch)
     check(backend, variant, _cell(PLAIN | options))
+    assert "attention-tiles" in seen
+
+
+@pytest.mark.parametrize("causal", [None, "on"], ids=["full", "causal"])
+@pytest.mark.parametrize("variant", WITH_FUNCTIONS, ids=lambda v: v.label + "." + v.dtype)
+def test_classes_of_tiles_of_a_mask(backend, variant, causal, monkeypatch):
+    pretend(monkeypatch, backend, class_work=0.0, class_read=0.0)
+    seen = dispatched(monkeypatch)
+    check(backend, variant, _cell(PLAIN | {"mask": "bool-dead-rows", "causal": causal}))
     assert "attention-tiles" in seen
 
 

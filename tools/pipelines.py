@@ -372,15 +372,19 @@ def score_functions(registry: Registry, choice: Choice) -> Iterator[tuple[str, d
     if choice.variant.operation == "attention-function-blocks":
         yield "mask", {"ROWS": 64, "KEYS": 64}, Functions(mask=mask).filling(registry)
         return
-    own = constant_sets(choice.variant)[-1] | {"CAUSAL": 1, "LSE": 1}
+    own = constant_sets(choice.variant)[1] | {"CAUSAL": 1, "LSE": 1}  # plain
     score = traced("attention", "score_mod", decay).own
-    both = Functions(score, mask.behind(count_words("attention", (table,)))).filling(registry)
+    quickly = choice.variant.unproven
+    alone = Functions(score).filling(registry, quickly)
+    both = Functions(score, mask.behind(count_words("attention", (table,)))).filling(registry, quickly)
     bits = extras_bits(FUNCTIONS)
-    yield "score", own | {"FEATURES": extras_bits(("score-function",))}, Functions(score).filling(registry)
+    yield "score", own | {"FEATURES": extras_bits(("score-function",))}, alone
     yield "both", own | {"FEATURES": bits}, both
     if "tiles" in choice.variant.offers:
         yield "tiles", own | {"FEATURES": bits | extras_bits(("tiles",))}, both
     yield "many", own | {"MASK": 1, "FEATURES": bits | extras_bits(("bias", "lengths", "sinks"))}, both
+    if choice.variant.unproven:
+        yield "all", own | {"MASK": 2, "FEATURES": extras_bits(choice.variant.offers)}, both
 
 
 def _computed(dtype: np.dtype, name: str, *operands: Node) -> Node:

@@ -5,7 +5,7 @@
 // Shapes and layouts: four axes of any strides on both sides; x may repeat its elements. With an index, the place along
 //     one more axis of y is read from it, y[..., index, ...] = x, or (READS) along one more axis of x, y = x[..., index].
 // Bindings: 0 x, 1 index, 2 y.
-// Specialization constants: BITS, of an element; INDEX, 0 or the index's type (words.glsl); READS.
+// Specialization constants: BITS, of an element, or of elements side by side that are moved together; INDEX, 0 or the index's type (words.glsl); READS.
 // Push constants: see the block; offsets and strides in elements. stride and extent are the axis that the index counts;
 //     of its places the binding has `many` from `first` on, and nothing is written for others.
 // Workgroup: THREADS elements (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
@@ -31,6 +31,8 @@ layout(push_constant, std430) uniform Push {
 } pc;
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uint x_data[]; };
+layout(set = 0, binding = 0, std430) readonly buffer XFours { uvec4 x_fours[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer YFours { uvec4 y_fours[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Index { uvec4 index_data[]; };
 layout(set = 0, binding = 2, std430) buffer Y { uint y_data[]; };
 
@@ -59,7 +61,9 @@ void main() {
         if (place.x >= pc.many) return;
         if (READS == 1u) from += place.x * pc.stride; else to += place.x * pc.stride;
     }
-    if (BITS == 64u) {
+    if (BITS == 128u) {
+        y_fours[to] = x_fours[from];
+    } else if (BITS == 64u) {
         y_data[2u * to] = x_data[2u * from];
         y_data[2u * to + 1u] = x_data[2u * from + 1u];
     } else if (BITS == 32u) {

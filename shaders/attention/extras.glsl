@@ -71,11 +71,15 @@ const uint PAGES = 42u, PAGES_BATCH = 43u, PAGE_KEYS = 44u, K_PAGE = 45u, V_PAGE
 // constants: tiles
 const uint TILE_EMPTY = 0u, TILE_PARTIAL = 1u, TILE_FULL = 2u;
 
-// With ENDS (matrix/flash.glsl) only two of them can be, with COMPUTED four, so that compilers leave out the others.
+// With ENDS (matrix/flash.glsl) only two of them can be, with COMPUTED four, and beside functions on matrix units not those
+// that functions say as well, nor dropout, so that compilers leave out the others.
 #if defined(COMPUTED)
 bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS | SOFT_CAP | ALIBI))) != 0; }
 #elif defined(ENDS)
 bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS))) != 0; }
+#elif defined(FUNCTIONS) && defined(MATRIX_M)
+const int AS_FUNCTIONS = ALIBI | T5 | PREFIX | SEGMENTS | BLOCKS;
+bool on(int feature) { return (FEATURES & (feature & ~(AS_FUNCTIONS | DROPOUT | PAGED | BIAS_HALVES))) != 0; }
 #else
 bool on(int feature) { return (FEATURES & feature) != 0; }
 #endif

@@ -36,8 +36,7 @@
 #endif
 #define EXTRAS
 #ifdef FUNCTIONS
-#define FOUR_WORDS(n) held_words[n]
-uvec4 held_words[8];
+#define HOLDS_WORDS
 #endif
 #include "attention.glsl"
 
@@ -200,7 +199,7 @@ void hold_parameters() {
         held_t5_row = parameter(T5_ROW);
     }
 #ifdef FUNCTIONS
-    UNROLL for (int n = 0; n < 8; n++) held_words[n] = four_words(uint(n));
+    hold_function_words();
 #endif
 }
 

@@ -38,6 +38,9 @@
 #define EXTRAS
 #define PARAMETER(n) parameter_at(n)
 uint parameter_at(uint n);
+#ifdef FUNCTIONS
+#define HOLDS_WORDS
+#endif
 #include "attention.glsl"
 
 #define ORDER 4
@@ -116,9 +119,16 @@ SUMS o[VF];
 float top, sum;  // running maximum of base-2 scores, running sum of weights
 
 #include "matrix/narrow-options.glsl"
+#ifdef FUNCTIONS
+#define PARAMETER_COUNT (FUNCTION_WORDS + 1u)
+#else
 #define PARAMETER_COUNT (MASK_BITS_ROW + 1u)
+#endif
 #include "options-in-shared.glsl"
 void apply_score_mod(uint first_key);
+#ifdef FUNCTIONS
+void apply_mask_function(uint first_key);
+#endif
 
 // With a negative scale queries change sign, so that the scale is never negative.
 uvec4 fetch_query(uint word) {
@@ -322,7 +332,13 @@ void main() {
         uint my_key = first_key + my_split() * CHUNK, bits = 0xffffffffu, kept = 0u;
         if (HAS_MASK_MOD && read) bits = read_bits(my_key);
         multiply_scores();
+#ifdef FUNCTIONS
+        hold_function_words();
+#endif
         if (masked && SCALED) apply_score_mod(my_key);
+#ifdef FUNCTIONS
+        if (on(MASK_FUNCTION) && masked && read) apply_mask_function(my_key);
+#endif
         if (masked) apply_mask_mod(bits & range_bits(my_key));
         tell(find_maximum() * factor);
         barrier();  // the tile's keys have been read
@@ -337,8 +353,14 @@ void main() {
     tell(sum);
     barrier();
     find_words();
-    if (poisoned == 0u) store_row();
-    else compute_rows();
+    if (poisoned == 0u) {
+        store_row();
+    } else {
+#ifdef FUNCTIONS
+        hold_function_words();
+#endif
+        compute_rows();
+    }
 }
 
 #include "matrix/narrow-score-mod.glsl"

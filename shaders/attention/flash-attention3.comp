@@ -10,6 +10,9 @@
 // Accumulates in float32.
 
 #ifdef MATRIX
+#ifdef FUNCTIONS
+#define HOLDS_WORDS
+#endif
 #include "attention.glsl"
 #include "matrix/flash.glsl"
 #else

@@ -39,14 +39,21 @@ uvec2 hole_score(
 }
 #endif
 
-// A kernel may hold the words.
-#ifndef FOUR_WORDS
-#define FOUR_WORDS(n) four_words(n)
-#endif
+// A kernel that defines HOLDS_WORDS holds them, from hold_function_words() on.
 uvec4 four_words(uint n) {
     uint at = parameter(FUNCTION_WORDS) + 4u * n;
     return uvec4(extra_data[at], extra_data[at + 1u], extra_data[at + 2u], extra_data[at + 3u]);
 }
+#ifdef HOLDS_WORDS
+#extension GL_EXT_control_flow_attributes : require
+uvec4 held_words[8];
+void hold_function_words() {
+    [[unroll]] for (uint n = 0u; n < 8u; ++n) held_words[n] = four_words(n);
+}
+#define FOUR_WORDS(n) held_words[n]
+#else
+#define FOUR_WORDS(n) four_words(n)
+#endif
 #define FUNCTION_ARGUMENTS(row, key) \
     uvec2(x_batch, 0u), uvec2(x_head, 0u), uvec2(x_first_row + (row), 0u), uvec2(x_first_key + (key), 0u), \
     FOUR_WORDS(0u), FOUR_WORDS(1u), FOUR_WORDS(2u), FOUR_WORDS(3u), \

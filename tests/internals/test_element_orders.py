@@ -11,12 +11,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import features
+import test_matrix_functions
 from compilers import NO_COMPILER
 from features import Cell
 from grilly import reference
@@ -24,17 +26,20 @@ from grilly.compute import selfcheck
 from grilly.compute.attention import added, varlen
 from grilly.registry import Manifest, Registry
 from grilly.registry.checkout import Checkout
+from grilly.registry.names import FUNCTIONS
 from grilly.registry.names import OFFERS as EVERY
 from grilly.registry.shared import extras_bits
 from kernels import pin, pretend, view_of, with_classes
 from test_matrix import far_from_zero, judge
 from test_matrix_extras import PLAIN, judge_cell, judge_rows_apart
+from test_score_functions import of_everything, problem, relative
 from test_varlen import Problem
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """\
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#define HOLDS_WORDS
 #include "attention.glsl"
 #include "matrix/flash.glsl"
 """
@@ -60,11 +65,14 @@ FAMILIES = {
     "emulated-options": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
     "emulated-ends": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
     "emulated-computed": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
+    "emulated-functions": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
 }  # fmt: skip
 #: What those of each family offer.
 OFFERS = {"emulated": "[]", "emulated-tiles": '["tiles"]', "emulated-options": str(list(EVERY))}
 OFFERS["emulated-ends"] = '["sinks", "lengths"]'
+OFFERS["emulated-functions"] = str(["window", "soft-cap", "bias", "sinks", "lengths", "tiles", *FUNCTIONS])
 OFFERS["emulated-computed"] = '["soft-cap", "alibi", "sinks", "lengths"]'
+MASKS_AS_BITS = ("emulated-options", "emulated-functions")
 VARIANT = """\
 [[variant]]
 name = "{name}"
@@ -75,6 +83,7 @@ rank = {rank}
 optimize = false
 defines = {{ {defines} }}
 tile = {{ rows = {rows}, keys = {keys}, {form} = 1 }}
+holes = {holes}
 offers = {offers}
 keys_per_trip = 0.02
 """
@@ -122,6 +131,11 @@ KERNELS = {
     "quads-ends-retry": (ENDS | {"BUFFERS": 3, "RETRY": 1, "STEPS": 1}, True),
     "quads-ends-turns": (ENDS | {"RETRY": 1, "STEPS": 1, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True),
     "quads-computed": (ENDS | {"COMPUTED": 1, "RETRY": 1, "STEPS": 1, "WHOLE_ROWS": 1}, True),
+    "quads-functions": (
+        SHARED | QUADS | {"EXTRAS": 1, "FUNCTIONS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64,
+                          "CHUNK": 32, "BUFFERS": 2, "SPLIT_LOOPS": 1}, True
+    ),
+    "rdna4-functions": (AMD | IN_SEQUENCE | HALF_FACTORS | {"EXTRAS": 1, "FUNCTIONS": 1, "RF": 1}, True),
     "any-8x16": (
         SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 2}, True
     ),
@@ -180,6 +194,8 @@ OF_ENDS = [name for name in KERNELS if name.startswith("quads-ends")]
 
 def family_of(defines):
     """The data file of a kernel."""
+    if "FUNCTIONS" in defines:
+        return "emulated-functions"
     if "ENDS" in defines:
         return "emulated-computed" if "COMPUTED" in defines else "emulated-ends"
     return "emulated-tiles" if "TILED" in defines else "emulated-options" if "EXTRAS" in defines else "emulated"
@@ -220,14 +236,16 @@ def manifest(tmp_path_factory):
     root = tmp_path_factory.mktemp("emulated")
     room = root / "shaders/attention"
     families = shutil.ignore_patterns("*.comp", "*.toml")
-    for name, skip in {"attention": families, "masks": families, "include": None}.items():
+    rooms = dict.fromkeys(("attention", "masks", "arrays", "elementwise"), families)
+    for name, skip in (rooms | {"include": None}).items():
         shutil.copytree(ROOT / "shaders" / name, root / "shaders" / name, ignore=skip)
     shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", root / "shaders/include")
     for path, text in emulated({path: path.read_text() for path in room.glob("matrix/*.glsl")}).items():
         path.write_text(text)
     (room / "emulated.comp").write_text(SOURCE)
+    of_functions = ("arrays/expressions", "arrays/scatter", "elementwise/copy")
     masks = (f"masks/attention-{name}" for name in ("tiles", "mask-bits", "mask-lanes"))
-    for name in ("attention/attention-naive", *masks):
+    for name in ("attention/attention-naive", *of_functions, *masks):
         for ending in ("comp", "toml"):  # what the check compares with and uses
             shutil.copy(ROOT / f"shaders/{name}.{ending}", root / f"shaders/{name}.{ending}")
     kernels = KERNELS | WITH_OPTIONS | {"quads-added": (ADDED_TO, {})}
@@ -235,7 +253,8 @@ def manifest(tmp_path_factory):
         variants = [
             VARIANT.format(
                 name=name, rank=rank, rows=defines["MATRIX_M"] * defines["RF"], keys=defines["KEYS"],
-                offers=OFFERS[family], form="mask_bits" if family == "emulated-options" else "mask_order",
+                offers=OFFERS[family], form="mask_bits" if family in MASKS_AS_BITS else "mask_order",
+                holes=str(family == "emulated-functions").lower(),
                 defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
             )
             for rank, (name, (defines, _)) in enumerate(kernels.items())
@@ -306,6 +325,18 @@ def test_rows_that_a_mask_mixes(vulkan_backend, manifest, monkeypatch):
     choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
     view = pin(with_classes(view_of(vulkan_backend)), choice)
     judge_rows_apart(view, 32, np.dtype(np.float16), "first", True, choice.variant.family, monkeypatch)
+
+
+@pytest.mark.parametrize("kernel", ["quads-functions", "rdna4-functions"])
+@pytest.mark.parametrize("judge_one", [
+    *(partial(test_matrix_functions.judge_functions, make=make) for make in (relative, of_everything)),
+    test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers, test_matrix_functions.judge_beside,
+], ids=["relative", "of_everything", "hidden", "numbers", "beside"])  # fmt: skip
+def test_functions(vulkan_backend, manifest, kernel, judge_one, monkeypatch):
+    """Score functions and mask functions."""
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    view = pin(view_of(vulkan_backend), choice)
+    judge_one(view, choice.variant.family, "float16", problem(67, 93, 32, dtype=np.float16))
 
 
 #: Scores that only the distance bends, in tiles on either side of the diagonal and on none (``leans``).

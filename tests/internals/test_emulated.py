@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import features
+import test_matrix_functions
 from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
 from compilers import NO_COMPILER
 from features import AXES, Cell
@@ -28,6 +30,7 @@ from kernels import pin, pretend, view_of
 from shaderbuild.families import tomllib
 from test_kvcache import Problem
 from test_matrix_extras import PLAIN, judge_cell
+from test_score_functions import of_everything, problem
 
 ROOT = Path(__file__).parents[2]
 FAMILY = decode.MATRIX_FAMILY
@@ -235,10 +238,15 @@ KERNELS = {
     "eight-in-shared": (EIGHT | {"TEAMS": 2, "TEAM_SIZE": 2, "SPLITS": 2, "HELD_OPTIONS": 0}, True),
     "sixteen": (SIXTEEN | {"TEAMS": 1, "TEAM_SIZE": 1, "SPLITS": 1}, True),
     "sixteen-short": (SIXTEEN | {"TEAMS": 1, "TEAM_SIZE": 1, "SPLITS": 1, "KEYS": 16, "Q_SHARED": 0}, True),
+    "eight-functions": (EIGHT | {"TEAMS": 2, "TEAM_SIZE": 2, "SPLITS": 2}, True),
+    "eight-functions-in-shared": (EIGHT | {"TEAMS": 1, "TEAM_SIZE": 4, "SPLITS": 4, "HELD_OPTIONS": 0}, True),
     "another-order": (SIXTEEN | {"TEAMS": 1, "TEAM_SIZE": 1, "SPLITS": 1, "OTHER_ORDER": 1}, False),
 }
 #: Those that are tried with all options, with their words in registers and in shared memory.
 WITH_OPTIONS = ("eight-shares", "eight-twice", "eight-in-shared")
+WITH_FUNCTIONS = ("eight-functions", "eight-functions-in-shared")
+USES = dict.fromkeys(WITH_OPTIONS, 'use = ["options", "classed", "paged"]\n')
+USES |= dict.fromkeys(WITH_FUNCTIONS, 'use = ["beside-functions", "functions", "classed"]\n')
 #: Options that meet, beside NaN where keys are hidden.
 SHAPE = {"hidden": "nan", "size": (53, 41), "width": (32, 24), "heads": (2, 1), "batch": 2}
 MEETING = {
@@ -278,7 +286,8 @@ def narrow(tmp_path_factory):
     root = tmp_path_factory.mktemp("narrow")
     room = root / "shaders/attention"
     families = shutil.ignore_patterns("*.comp", "*.toml")
-    for name, skip in {"attention": families, "masks": families, "include": None}.items():
+    rooms = dict.fromkeys(("attention", "masks", "arrays", "elementwise"), families)
+    for name, skip in (rooms | {"include": None}).items():
         shutil.copytree(ROOT / "shaders" / name, root / "shaders" / name, ignore=skip)
     found: dict[str, int] = {}
     matrix = room / "matrix"
@@ -296,13 +305,14 @@ def narrow(tmp_path_factory):
     assert "shared float left" in matrices
     (root / "shaders/include/narrow-matrices.glsl").write_text(matrices.replace("shared float left", other))
     masks = (f"masks/attention-{name}" for name in ("tiles", "mask-bits", "mask-lanes"))
-    for name in ("attention/attention-naive", *masks):  # what the check compares with and uses
+    of_functions = ("arrays/expressions", "arrays/scatter", "elementwise/copy")
+    for name in ("attention/attention-naive", *of_functions, *masks):  # what the check compares with and uses
         for ending in ("comp", "toml"):
             shutil.copy(ROOT / f"shaders/{name}.{ending}", root / f"shaders/{name}.{ending}")
     variants = [
         NARROW_VARIANT.format(
             name=name, rows=defines["TEAMS"] * defines["SUBGROUP"], keys=defines["KEYS"],
-            use='use = ["options", "classed", "paged"]\n' if name in WITH_OPTIONS else "",
+            use=USES.get(name, ""),
             sizes=[8] if defines["SUBGROUP"] == 8 else [],
             defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
         )
@@ -341,6 +351,18 @@ def test_the_self_check(vulkan_backend, narrow, kernel, monkeypatch):
         assert found is None
     else:
         assert "error" in found
+
+
+@pytest.mark.parametrize("kernel", WITH_FUNCTIONS)
+@pytest.mark.parametrize("judge", [
+    partial(test_matrix_functions.judge_functions, make=of_everything),
+    test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers, test_matrix_functions.judge_beside,
+], ids=["of_everything", "hidden", "numbers", "beside"])  # fmt: skip
+def test_functions(vulkan_backend, narrow, kernel, judge, monkeypatch):
+    """Score functions and mask functions."""
+    choice = chosen(vulkan_backend, narrow, kernel, monkeypatch)
+    view = pin(view_of(vulkan_backend), choice)
+    judge(view, choice.variant.family, "float16", problem(53, 71, 32, dtype=np.float16))
 
 
 # -- linear-rows-matrix in NVIDIA's order of elements -----------------------------------------------------------------

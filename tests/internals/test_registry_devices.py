@@ -305,6 +305,30 @@ def gradient(name, dim, extras=(), dtype="float16"):
     return Request(f"attention-backward-{name}", dtype, problem={**facts, "head_dim": dim, "value_dim": dim})
 
 
+@pytest.mark.parametrize("names", [("score-function",), ("mask-function", "tiles"), ("mask-function", "soft-cap")])
+def test_functions_on_matrix_units(other, amd, intel, names):
+    """Where a device has them, but beside options that these kernels lack; never without functions."""
+    asked, more = (extras_bits(own) for own in (names, (*names, "dropout")))
+    nvk = other("nvidia")
+    devices = {
+        "matrix-any-functions": nvk,
+        "matrix-functions": Registry(nvk.device, nvk.features | {"nvidia-compiler"}, nvk.manifest),
+        "matrix-transposed-functions": amd(AMD[0][0]), "eight-functions": intel(*INTEL[2][:3]),
+        "sixteen-functions": intel(*INTEL[3][:3]),
+    }  # fmt: skip
+    for name, r in devices.items():
+        for dim in (64, 128):
+            request = plain_attention(dim, ragged=0, tall=0, extras=asked)
+            found = r.resolve(request).variant
+            assert (found.variant, found.case) == (name, f"d{dim}")
+            for extras in (more, extras_bits(("tiles",)), 0):
+                found = r.resolve(plain_attention(dim, ragged=0, tall=0, extras=extras)).variant
+                assert found.unproven == (extras != more)
+                assert "score-function" not in found.offers or extras == more
+        wide = r.resolve(plain_attention(256, ragged=0, tall=0, extras=asked)).variant
+        assert not wide.unproven and "score-function" in wide.offers
+
+
 def test_attention_under_nvk(other):
     r = other("nvidia")
     own = Registry(r.device, r.features | {"nvidia-compiler"}, r.manifest)

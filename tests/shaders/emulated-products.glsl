@@ -1,5 +1,5 @@
 // Matrices of 16 x 16 and 16 x 8 in NVIDIA's order of elements made of arrays, and subgroups of 32 made of parts of a
-// workgroup: tests/internals/test_emulated_products.py puts this into a copy of linear-quantized-matrix.comp. Every function is
+// workgroup: tests/internals/test_quantized_kernels.py puts this into a copy of linear-quantized-matrix.comp. Every function is
 // called by the whole workgroup.
 
 shared float16_t left[8][16][16], right[8][16][8];

@@ -28,6 +28,7 @@
 //   EXTRAS         what attention/extras.glsl has is offered: tiles-options.glsl and the like. Not with SPLIT
 //   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: mask-mod-lanes.glsl and the like. With
 //                  ORDER, BUFFERS 1 or 2
+//   FUNCTIONS      beside EXTRAS: functions of users are offered as well (function-mods.glsl). Not with TILED or ENDS
 //   ENDS           beside EXTRAS: sinks, each sample's own rows and keys, and a mask are all that is offered. As they do nothing
 //                  to a score that every row sees, all else is as without EXTRAS: options-ends.glsl
 //   COMPUTED       beside ENDS: the soft-cap and ALiBi are offered as well, which change scores by a rule: step-computed.glsl.
@@ -126,7 +127,7 @@
 #include "tiles-options.glsl"
 #include "visible-keys.glsl"
 #include "mask-mod-options.glsl"
-#if ORDER == 1
+#if ORDER == 1 && !defined(FUNCTIONS)
 #include "score-mod-quads.glsl"
 #else
 #include "score-mod.glsl"

@@ -1,6 +1,6 @@
 // The form for NVIDIA's element order.
 
-#ifdef SCORE_MODS
+#if defined(SCORE_MODS) && !defined(FUNCTIONS)
 #define FOURS (uint(FEATURES / ADDED_FOURS) & 1u)
 #endif
 #include "quads.glsl"

@@ -4,6 +4,9 @@
     FIND_ROWS
     SHARE_ADDED
     begin_extras(batch, head);
+#ifdef FUNCTIONS
+    hold_function_words();
+#endif
     q_base = q_index(batch, head, row_start());
     k_base = k_index(batch, head, key_start());
     v_base = v_index(batch, head, key_start());

@@ -1,8 +1,16 @@
-// mask_mod: keys by bits (visible-keys.glsl) and indices.
+// mask_mod: keys by bits (visible-keys.glsl), by a function of users, and by indices.
+
+#ifdef FUNCTIONS
+void apply_mask_function(uint first_key);  // function-mods.glsl
+#endif
 
 // Minus infinity for hidden keys, whatever their scores were, so that the weight is zero whatever the maximum.
 void apply_mask_mod(uint first_key, uint chunk, bool read) {
     bool look = HAS_MASK_MOD && read, inside = is_inside(first_key);
+#ifdef FUNCTIONS
+    if (on(MASK_FUNCTION) && !LOOKS_UP && read) apply_mask_function(first_key + chunk);
+    look = look && (LOOKS_UP || MASK_IS_BITS);
+#endif
     if (!look && inside) return;
     float never = minus_infinity();
     const uint words = (CHUNK + SPAN - 1) / SPAN;

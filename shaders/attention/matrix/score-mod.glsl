@@ -9,6 +9,10 @@
 #define FETCH_AHEAD(first_key) {}
 #define SHARE_ADDED
 
+#ifdef FUNCTIONS
+#include "function-mods.glsl"
+#endif
+
 bool leans() { return false; }
 bool leans_as_whole(uint first_key) { return false; }
 
@@ -73,6 +77,10 @@ void add_biases(uint first_key) {
 #endif
 
 void apply_score_mod(uint first_key) {
+#ifdef FUNCTIONS
+    if (on(SCORE_FUNCTION)) apply_score_function(first_key);
+    else
+#endif
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] *= SCORE_SCALE;
     }

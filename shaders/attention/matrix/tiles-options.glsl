@@ -10,9 +10,16 @@
 // lanes that hold the elements, a chunk at a time, or where nobody knows who holds which through the scratch memory, a
 // fragment at a time.
 
+// What is asked for each key.
+#ifdef FUNCTIONS
+const int BY_KEY = SEGMENTS | BLOCKS | MASK_FUNCTION;
+#else
+const int BY_KEY = SEGMENTS | BLOCKS;
+#endif
+
 // Whether what is read masks keys, whether something is added to scores that must be read, and whether the scores of tiles
 // that are not clear are scaled to base 2 before their maximum is taken.
-#define HAS_MASK_MOD (MASK == MASK_BOOLEAN || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
+#define HAS_MASK_MOD (MASK == MASK_BOOLEAN || (FEATURES & BY_KEY) != 0)
 #define MASK_IS_BITS (MASK == MASK_BOOLEAN && on(TILES))
 #define ADDS (MASK == MASK_ADDED || (FEATURES & (BIAS | T5)) != 0)
 #define SCALED (MASK == MASK_ADDED || HAS_SCORE_MOD)
@@ -57,6 +64,9 @@ bool leans_as_whole(uint first_key);
 
 // Whether no key of a tile is hidden from any row of the workgroup but by what is added to scores.
 bool is_clear(uint first_key) {
+#ifdef FUNCTIONS
+    if (on(SCORE_FUNCTION)) return false;  // such tiles would take a loop of their own, as long again
+#endif
     if (leans() && !leans_as_whole(first_key)) return false;
     return next_seen && is_inside(first_key);
 }

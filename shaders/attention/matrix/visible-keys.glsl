@@ -53,6 +53,9 @@ void read_places() {
 
 // Whether the keys of a word of bits lie in one block of the map, and nothing else has to be looked up for each.
 bool blocks_are_words() {
+#ifdef FUNCTIONS
+    if (on(MASK_FUNCTION)) return false;
+#endif
     if (!on(BLOCKS) || on(SEGMENTS) || (MASK == MASK_BOOLEAN && !MASK_IS_BITS)) return false;
     return (block_columns | x_first_key) % SPAN == 0u;
 }
@@ -73,7 +76,7 @@ void gather_bits(uint round, uint four) {
 void read_bits(uint first_key) {
     SYNC_SUBGROUP;
     uint mask_place = mask_index(batch, head, 0u);
-    if (MASK == MASK_BOOLEAN && (FEATURES & (SEGMENTS | BLOCKS)) == 0 && pc.mask_key == 1u
+    if (MASK == MASK_BOOLEAN && (FEATURES & BY_KEY) == 0 && pc.mask_key == 1u
         && ((mask_place | pc.mask_row) & 3u) == 0u) {
         // Four keys are a word. AT_ONCE are under way before the first is looked at.
         [[unroll]] for (uint round = 0u; round < ROUNDS / AT_ONCE; ++round) {

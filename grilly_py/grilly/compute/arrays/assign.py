@@ -58,5 +58,6 @@ def plan(
     planner = Planner(facts, layouts)
     x, index, y = planner.inputs
     index = None if index is None else index.broadcast_to(y.shape)
-    emit_scatter(planner, registry, x.broadcast_to(y.shape), y, index, *given)
+    offsets = layouts[0].offset, layouts[2].offset
+    emit_scatter(planner, registry, x.broadcast_to(y.shape), y, index, *given, offsets=offsets)
     return planner.plan()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...errors import UnsupportedError
@@ -48,17 +50,18 @@ class _Chunk(NamedTuple):
 
 def emit_scatter(
     planner: Planner, registry: Registry, x: Tensor, y: Tensor, index: Tensor | None = None,
-    counted: Counted | None = None,
+    counted: Counted | None = None, offsets: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
     """Dispatches that write x to y, views of one shape and dtype, cut where they are larger than bindings.
 
     With an index, also of that shape, one more axis of y, or of x, is counted by it. Indices out of bounds write
-    nothing, and read the element at the nearest end.
+    nothing, and read the element at the nearest end. ``offsets``: what divides where x and y begin (``Layout.offset``),
+    where that is known: then up to 16 bytes are moved at a time.
     """
     facts = planner.facts
     choice = registry.resolve(Request("scatter", "float32"))
     stripe, threads = choice.tile["stripe"], choice.threads
-    constants = {"BITS": 8 * y.dtype.itemsize, "INDEX": 0 if index is None else code(index.dtype),
+    constants = {"INDEX": 0 if index is None else code(index.dtype),
                  "READS": int(counted is not None and counted.reads)}  # fmt: skip
     todo = [_Chunk(x, index, y, 0, 1 if counted is None else counted.extent)]
     while todo:
@@ -85,12 +88,16 @@ def emit_scatter(
             cut = -(-extent // parts)
             todo += [chunk.part(axis, slice(low, low + cut)) for low in range(0, extent, cut)]
             continue
+        each = 1 if index is not None or offsets is None else _together(chunk.x, chunk.y, extents, strides, offsets)
+        extents[-1] //= each
+        strides = [[*(step // each for step in stride[:-1]), stride[-1]] for stride in strides]
         extents = [1] * (_AXES - len(extents)) + extents
         strides = [[0] * (_AXES - len(stride)) + stride for stride in strides]
         if index is None:
             strides.insert(1, [0] * _AXES)
         words: dict = {
-            "count": chunk.y.size, "x_offset": At(bound[0]), "index_offset": At(bound[1]), "y_offset": At(bound[2]),
+            "count": chunk.y.size // each, "x_offset": At(bound[0], each), "index_offset": At(bound[1]),
+            "y_offset": At(bound[2], each),
             "stride": 0 if counted is None else counted.stride % 2**32,
             "extent": 0 if counted is None else counted.extent,
             "first": chunk.first, "many": chunk.many,
@@ -98,8 +105,20 @@ def emit_scatter(
         words |= {f"e_{axis}": extent for axis, extent in enumerate(extents)}
         for name, stride in zip("xiy", strides, strict=True):
             words |= {f"{name}_{axis}": value % 2**32 for axis, value in enumerate(stride)}
-        count = -(-chunk.y.size // threads)
+        count = -(-chunk.y.size // (each * threads))
         groups = (min(count, stripe), -(-count // stripe), 1)
         arrays = {"x": bound[0], "index": bound[1], "y": bound[2]}
         move = Move((x,), y) if index is None and chunk.y is y else None
-        planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size, operation=move)
+        own = constants | {"BITS": 8 * y.dtype.itemsize * each}
+        planner.dispatch(choice, own, arrays, words, groups, chunk.y.size, operation=move)
+
+
+def _together(
+    x: Tensor, y: Tensor, extents: Sequence[int], strides: Sequence[Sequence[int]], offsets: Sequence[int]
+) -> int:
+    """How many elements of the last axis are moved at a time: those of 16, 8 or 4 bytes."""
+    if any(stride[-1] != 1 for stride in strides):
+        return 1
+    steps = [step for stride in strides for step in stride[:-1]]
+    whole = math.gcd(extents[-1], x._offset, y._offset, *offsets, *steps)
+    return next((n for n in (size // y.dtype.itemsize for size in (16, 8, 4)) if n and whole % n == 0), 1)

@@ -104,7 +104,7 @@ def _emit_joined(
         if part.is_contiguous and part._offset % 4 == 0 and part.size % each == 0:  # whole words, at memory's speed
             emit(planner, registry, spec("copy", x.dtype), part, [x], [offset], math.gcd(ALIGN_MOST, part._offset))
         else:
-            emit_scatter(planner, registry, x, part)
+            emit_scatter(planner, registry, x, part, offsets=(offset, 0))
     return result
 
 

@@ -19,11 +19,14 @@ from ..expressions.elements import by_device, loaded, stored
 from ..expressions.expression import Expression, Filling, Hole
 from ..expressions.functions import Outside, Traced, place_of, trace
 from ..expressions.nodes import Node, element, replaced, word
+from ..expressions.quick import quick
 from ..expressions.reads import TENSORS, WORDS, element_at
 from ..expressions.scalars import Scalar
 
 #: What the functions are given, in this order. A mask function is given no score.
 ARGUMENTS = {"score_mod": ("score", "batch", "head", "query", "key"), "mask_mod": ("batch", "head", "query", "key")}
+#: Queries and keys of calls whose functions may take any index for smaller.
+LONGEST = 1 << 21
 _HOLES = {"score_mod": "score", "mask_mod": "mask"}
 
 
@@ -41,23 +44,28 @@ class Functions(NamedTuple):
     mask: FunctionExpression | None = None
     mapped: bool = False
 
-    def filling(self, registry: Registry) -> Filling | None:
-        """What fills a kernel's holes; None where there are no functions."""
-        holes = [
-            Hole(_HOLES[name], own.expression, len(ARGUMENTS[name]), tuple(range(WORDS)))
-            for name, own in (("score_mod", self.score), ("mask_mod", self.mask)) if own is not None
-        ]  # fmt: skip
+    def filling(self, registry: Registry, quickly: bool = False) -> Filling | None:
+        """What fills a kernel's holes; None where there are no functions.
+
+        ``quickly``: for 16-bit factors, and indices below LONGEST (``FunctionExpression.quickly``).
+        """
+        holes = []
+        for name, own in (("score_mod", self.score), ("mask_mod", self.mask)):
+            if own is not None:
+                expression = own.quickly(name) if quickly else own.expression
+                holes.append(Hole(_HOLES[name], expression, len(ARGUMENTS[name]), tuple(range(WORDS))))
         return Filling(registry, *holes) if holes else None
 
 
 class FunctionExpression:
     """What a function computes."""
 
-    __slots__ = ("expression", "_behind")
+    __slots__ = ("expression", "_behind", "_quick")
 
     def __init__(self, expression: Expression):
         self.expression = expression
         self._behind: dict[int, FunctionExpression] = {}
+        self._quick: Expression | None = None
 
     def behind(self, words: int) -> FunctionExpression:
         """The same, with the words of its tensors behind so many others."""
@@ -68,6 +76,14 @@ class FunctionExpression:
             (output,) = replaced([self.expression.output], lambda leaf: _moved(leaf, words))
             found = self._behind[words] = FunctionExpression(Expression(output))
         return found
+
+    def quickly(self, name: str) -> Expression:
+        """The same of ``name``, of ARGUMENTS, with fewer instructions (``expressions.quick``)."""
+        if self._quick is None:
+            arguments = enumerate(ARGUMENTS[name])
+            bounds = {number: LONGEST for number, argument in arguments if argument != "score"}
+            self._quick = Expression(*quick([self.expression.output], bounds))
+        return self._quick
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FunctionExpression) and self.expression.key == other.expression.key
@@ -221,6 +237,6 @@ def _traced(operation: str, name: str, function: Callable[..., Any]) -> TracedFu
 
 
 __all__ = [
-    "ARGUMENTS", "BlockMask", "FunctionExpression", "Functions", "TracedFunction", "count_words", "trace_function",
-    "traced",
+    "ARGUMENTS", "LONGEST", "BlockMask", "FunctionExpression", "Functions", "TracedFunction", "count_words",
+    "trace_function", "traced",
 ]  # fmt: skip

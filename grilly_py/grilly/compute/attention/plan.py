@@ -13,6 +13,7 @@ from ..device.plan import Planner
 from . import added, decode, schedule, split_kv, tile_classes
 from .call import MAX_KEYS, AttentionCall, mask_kind
 from .chunks import Chunk, split
+from .functions import LONGEST
 from .operands import FLOAT32, PARAMETERS, AttentionPlan, aligned, block, operands, outputs, parameters_slot
 from .rates import rates_of
 
@@ -140,7 +141,8 @@ def plan(
         own = [constants]
     counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in chunks)
     group = heads // k.shape[1]
-    filling = options.functions.filling(registry)
+    longest = max(call.first[2] + queries, call.first[3] + k.shape[2])
+    filling = options.functions.filling(registry, choice.variant.unproven and longest <= LONGEST)
     for number, p in enumerate(chunks):
         tiles = None if classes is None else classes[number].dispatch(planner, registry, parameters, p.mask)
         place = made.places[number] if made else 0

@@ -9,13 +9,14 @@ from ...runtime.linking import Linker
 from .nodes import INSTRUCTIONS, Node, in_order
 
 #: Of how holes are written: where it is another number, devices are checked anew (selfcheck/expressions.py).
-VERSION = 3
+VERSION = 4
 _NO_CONTRACTION = 42
 _EXTRACT, _CONSTRUCT, _VECTOR, _TRUE, _FALSE, _CONSTANT, _COMPOSITE = 81, 80, 23, 41, 42, 43, 44
 _UNPACK_HALF, _PACK_HALF = 62, 58  # of GLSL.std.450
 _XOR = 198
 #: Nodes whose bits come from memory.
 _LOADED = frozenset(("element", "word", "read"))
+_EXTENDED = frozenset(("native_sqrt", "native_exp2", "fma"))  # of GLSL.std.450
 _FLOATS = frozenset(("fadd", "fsub", "fmul"))
 
 
@@ -110,7 +111,7 @@ class Body:
             pair = self._linker.declare(_VECTOR, self._bool, 2)
             operands = [self._emit(code, _CONSTRUCT, pair, operands[0], operands[0]), *operands[1:]]
         opcode = INSTRUCTIONS[node.name][0]
-        if node.name == "native_sqrt":
+        if node.name in _EXTENDED:
             return self._emit(code, op.EXT_INST, type, self._linker.extended(), opcode, *operands)
         own = self._emit(code, opcode, type, *operands)
         if node.name in _FLOATS:  # the same bits, whatever stands beside it

@@ -1,4 +1,4 @@
-"""Division and roots as devices have them: within 2.5 units of the last place, and quicker than the exact ones.
+"""Division, roots and powers as devices have them: within a few units of the last place, quicker than the exact ones.
 
 Numbers below 2^-126 may count as 0. For where a result is added to something larger, as a step of an optimizer is.
 """
@@ -22,4 +22,14 @@ def root(x: Any) -> Any:
     return Scalar(FLOAT32, make("native_sqrt", x.node))
 
 
-__all__ = ["divided", "root"]
+def power_of_two(x: Any) -> Any:
+    """2 to the power of a float32 scalar."""
+    return Scalar(FLOAT32, make("native_exp2", x.node))
+
+
+def fused(x: Any, y: Any, z: Any) -> Any:
+    """x y + z, of float32 scalars, rounded once."""
+    return Scalar(FLOAT32, make("fma", x.node, y.node, z.node))
+
+
+__all__ = ["divided", "fused", "power_of_two", "root"]

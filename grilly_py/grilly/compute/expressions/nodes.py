@@ -16,7 +16,7 @@ import numpy as np
 #: Instructions by their names: opcode of SPIR-V, and the type that comes out (None: that of the first operand).
 INSTRUCTIONS: dict[str, tuple[int, str | None]] = {
     "fadd": (129, "float"), "fsub": (131, "float"), "fmul": (133, "float"), "native_divide": (136, "float"),
-    "native_sqrt": (31, "float"),  # of GLSL.std.450
+    "native_sqrt": (31, "float"), "native_exp2": (29, "float"), "fma": (50, "float"),  # of GLSL.std.450
     "iadd": (128, None), "isub": (130, None), "imul": (132, None),
     "shift_left": (196, None), "shift_right": (194, None), "shift_right_signed": (195, None),
     "or": (197, None), "xor": (198, None), "and": (199, None), "not": (200, None),

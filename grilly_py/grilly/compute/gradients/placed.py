@@ -31,7 +31,7 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     if size:
         emit(planner, registry, spec("copy", x.dtype, scalars=(0,)), found, [None], [ALIGN_MOST])
     if x.size:
-        emit_scatter(planner, registry, x, found._view(x.shape, strides, offset))
+        emit_scatter(planner, registry, x, found._view(x.shape, strides, offset), offsets=(layouts[0].offset, 0))
     return planner.plan(found)
 
 

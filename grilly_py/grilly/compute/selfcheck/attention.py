@@ -26,14 +26,21 @@ def ends(queries: int, keys: int) -> Options:
 
 def bent(rng, queries: int, keys: int) -> Options:
     """What changes scores, and what hides keys by their indices; for one sample and two heads."""
+    return dataclasses.replace(
+        _bent_beside_functions(rng, queries, keys),
+        alibi_slopes=np.float32([0.05, 0.01]),
+        t5_table=rng.standard_normal((8, 2)).astype(np.float32),
+    )
+
+
+def _bent_beside_functions(rng, queries: int, keys: int) -> Options:
+    """What of it kernels offer beside functions."""
     bias = rng.standard_normal((1, 2, queries, keys)).astype(np.float32)
     bias[rng.random(bias.shape) < 0.1] = -np.inf
     return dataclasses.replace(
         ends(queries, keys),
         softcap=2.0,
         attn_bias=bias,
-        alibi_slopes=np.float32([0.05, 0.01]),
-        t5_table=rng.standard_normal((8, 2)).astype(np.float32),
         window_size=(keys // 2, keys // 4),
     )
 
@@ -59,12 +66,31 @@ def _picky(rng, queries: int, keys: int) -> Options:
     )
 
 
-def _tiled(rng, seen: np.ndarray, rows: int, keys: int) -> Options:
+def _tiled(rng, seen: np.ndarray, rows: int, keys: int, with_map: bool) -> Options:
     """What has classes of tiles: makes tiles of ``seen`` whole and hidden, and a map of blocks as wide as words."""
     seen[:, :, :rows, :keys] = True
     seen[:, :, :rows, keys : 2 * keys] = False
+    if not with_map:
+        return OFF
     blocks = rng.random((1, 1, -(-seen.shape[2] // 24), -(-seen.shape[3] // 32))) < 0.8
     return Options(block_map=blocks, block_size=(24, 32))
+
+
+def _functions(device: Device, beside: Options, queries: int, keys: int) -> tuple[Options, Options, np.ndarray]:
+    """Functions of users for one sample and two heads, and a bias and a mask that are the same.
+
+    Beside other options, before which scores are modified, a mask function alone.
+    """
+    head, query, key = np.ogrid[:2, :queries, :keys]
+    seen = (key + query) % (head + 3) != 0
+    slopes = np.float32([0.05, -0.01])
+    table = device.tensor(slopes)
+    own = dataclasses.replace(beside, mask_mod=lambda batch, head, query, key: (key + query) % (head + 3) != 0)
+    if beside is not OFF:
+        return own, beside, seen[None]
+    own = dataclasses.replace(own, score_mod=lambda score, batch, head, query, key: score + table[head] * (query - key))
+    bias = (slopes[:, None, None] * (query - key)).astype(np.float32)
+    return own, Options(attn_bias=bias[None]), seen[None]
 
 
 def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
@@ -79,6 +105,8 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         problems += [("ends", SPREAD)]
     elif variant.offers and "bias" not in variant.offers:
         problems += [(name, 1.0) for name in _RULES]
+    elif "score-function" in variant.offers:
+        problems += [("functions", 1.0), ("beside functions", 1.0), ("tiled", SPREAD)]
     elif variant.offers:
         problems += [("bent", 1.0), ("picky", SPREAD), ("tiled", SPREAD)]
     for name, spread in problems:
@@ -89,8 +117,9 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         seen = np.ones((1, 1, queries, keys), bool)
         options: dict = {}
         made = {"bent": partial(bent, rng), "picky": partial(_picky, rng), "ends": ends}
+        made["beside functions"] = partial(_bent_beside_functions, rng)
         made |= {rule: partial(_by_rule, rule) for rule in _RULES}
-        more = made[name](queries, keys) if name in made else OFF
+        more = its = made[name](queries, keys) if name in made else OFF
         tested = pin(with_classes(view_of(device)) if name == "tiled" else view_of(device), choice)
         if name == "causal":
             options["causal"], seen = True, np.tril(seen, keys - queries)
@@ -107,10 +136,14 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
             options.update(mask=seen, return_lse=True)
         elif name == "tiled":
             seen = rng.random(seen.shape) < 0.7
-            more = _tiled(rng, seen, variant.tile["rows"], variant.tile.get("keys", 64))
+            with_map = "blocks" in variant.offers
+            more = its = _tiled(rng, seen, variant.tile["rows"], variant.tile.get("keys", 64), with_map)
             options.update(mask=seen, return_lse=True)
+        elif name.endswith("functions"):
+            more, its, seen = _functions(device, more, queries, keys)
+            options["return_lse"] = True
         got = run(tested, q, k, v, options=more, **options)
-        wrong = _wrong(name, trusted, got, variant.dtype, q, k, v, seen, more)
+        wrong = _wrong(name, trusted, got, variant.dtype, q, k, v, seen, its)
         if wrong is not None:
             return wrong
     return None

@@ -42,12 +42,12 @@ def _rounded(x: np.ndarray) -> np.ndarray:
 #: grilly's operations on scalars, and NumPy's functions of the same names.
 _SCALARS = SimpleNamespace(
     **Scalar.operations, as_bfloat16=lambda x: x.astype("bfloat16").astype(FLOAT32), native_divided=native.divided,
-    native_root=native.root,
+    native_root=native.root, native_exp2=native.power_of_two, native_fused=native.fused,
 )  # fmt: skip
 _NUMPY = SimpleNamespace(
     abs=np.abs, exp=np.exp, floor=np.floor, hypot=np.hypot, log=np.log, sin=np.sin, sqrt=np.sqrt, tanh=np.tanh,
     where=np.where, relu=lambda x: np.where(x > 0, x, np.float32(0)), as_bfloat16=_rounded, native_divided=np.divide,
-    native_root=np.sqrt,
+    native_root=np.sqrt, native_exp2=np.exp2, native_fused=lambda x, y, z: x * y + z,
 )  # fmt: skip
 
 
@@ -113,7 +113,8 @@ def _library(xp: Any, x: Any, y: Any) -> Any:
     positive = xp.abs(y) + 0.5
     return (
         xp.exp(x * 0.25) + xp.log(positive) + xp.sin(x) + xp.sqrt(positive) + xp.tanh(y) + xp.floor(x) + x / positive
-        + xp.hypot(x, y) + xp.native_divided(x, positive) + xp.native_root(positive)
+        + xp.hypot(x, y) + xp.native_divided(x, positive) + xp.native_root(positive) + xp.native_exp2(y * 0.0625)
+        + xp.native_fused(x, y, positive)
     )  # fmt: skip
 
 
