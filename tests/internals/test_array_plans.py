@@ -163,19 +163,19 @@ def test_numbers_of_the_draws():
 
 
 def test_a_signal_handler_may_draw_in_the_midst_of_it():
-    device, seen = SimpleNamespace(runtime=SimpleNamespace(capturing=False)), []
+    device, seen = SimpleNamespace(home="a device"), []
 
     def handler(frame, event, argument):  # Python calls it for no line of its own
         if frame.f_code is not drawn.__code__:
             return None
         if event == "line":
-            seen.append(drawn(device, "inner", ""))
+            seen.append(drawn(device))
         return handler
 
     def work():
         sys.settrace(handler)
         try:
-            seen.append(drawn(device, "outer", ""))
+            seen.append(drawn(device))
         finally:
             sys.settrace(None)
 

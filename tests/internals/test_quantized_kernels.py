@@ -197,8 +197,8 @@ def test_logits_are_those_of_rounded_keys_and_values(tmp_path, vulkan_backend, m
     assert error < NEAR[dtype] and 4 * error < rounding
 
 
-# -- linear-quantized-matrix where there are no matrix units: its own source with matrices made of arrays. Tested is what
-# the kernel does with numbers, scales, rows and ends; not that a driver has the order of elements.
+# -- linear-quantized-matrix where there are no matrix units: its own source with matrices made of arrays. What is
+# tested is what the kernel does with numbers, scales, rows and ends; not that a driver has the order of elements.
 
 EMULATED = "linear-quantized-matrix"
 #: What takes the place of what a device needs matrix units and subgroups of 32 for.
