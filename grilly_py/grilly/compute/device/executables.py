@@ -87,6 +87,7 @@ class Executable:
             self._count_writes(storages)
         dispatch, held = device.runtime.dispatch, device.captured.together
         captured = device.captured.work
+        first = at = 0 if captured is None else len(captured.commands)
         for program, bindings, push, moved, own, groups, seconds, operation in self._steps[only]:
             bound: list = []
             for place in bindings:
@@ -96,22 +97,23 @@ class Executable:
                     storage = storages[place[0]]
                     bound.append((storage.buffer, place[1], place[2] or storage.nbytes))
             patched = bytearray(push) if own else None
-            for at, number, base, unit in moved:
+            for word, number, base, unit in moved:
                 offset = inputs[number]._offset
                 if offset:
                     if patched is None:
                         patched = bytearray(push)
-                    _WORD.pack_into(patched, at, base + offset // unit)
-            for at, number, base in own:
-                _WORD.pack_into(patched, at, (base + live[number]) & 0xFFFFFFFF)
+                    _WORD.pack_into(patched, word, base + offset // unit)
+            for word, number, base in own:
+                _WORD.pack_into(patched, word, (base + live[number]) & 0xFFFFFFFF)
             if held is None:
                 dispatch(program, bound, push if patched is None else bytes(patched), groups, seconds)
             else:
                 held.append((program, bound, push if patched is None else bytes(patched), groups, seconds))
-            if captured is not None and operation is not None:
-                _note(device, operation, bindings, inputs, live)
-        if captured is not None and self.plan.operation is not None:
-            _note_call(device, self.plan, inputs)
+            if captured is not None:
+                at += 1
+                _note(device, operation, bindings, inputs, live, at)
+        if captured is not None:
+            _note_call(device, self.plan, inputs, first, at)
         for number in self.written:
             storages[number].version += 1
         results = []
@@ -158,15 +160,21 @@ class Executable:
         return made
 
 
-def _note(device: Device, operation: Operation, bindings: tuple, inputs: Sequence, live: Sequence[int]) -> None:
-    """Note the operation that was captured last, unless it reads or writes a part of a large array."""
+def _note(
+    device: Device, operation: Operation | None, bindings: tuple, inputs: Sequence, live: Sequence[int], count: int
+) -> None:
+    """Note the operation, if it is one, that was captured last, unless it reads or writes a part of a large array.
+
+    Nor where there are not ``count`` commands: a signal handler has called grilly, and which command is whose is not
+    known.
+    """
     work = device.captured.work
-    if work is None or not device.runtime.capturing:
+    if work is None or not device.runtime.capturing or operation is None or len(work.commands) != count:
         return
     if any(place is not None and place[1:] != (0, 0) for place in bindings):
         return
     offsets = _offsets(operation, [0 if tensor is None else tensor._offset for tensor in inputs])
-    work.operations[len(work.commands) - 1] = Noted(operation, live, offsets)
+    work.operations[count - 1] = Noted(operation, live, offsets)
 
 
 def _offsets(operation: Operation, inputs: Sequence[int]) -> list[int]:
@@ -177,15 +185,17 @@ def _offsets(operation: Operation, inputs: Sequence[int]) -> list[int]:
     ]
 
 
-def _note_call(device: Device, plan: Plan, inputs: Sequence[Tensor | None]) -> None:
-    """Note the call that was captured last, unless a binding of it has a part of a large array."""
+def _note_call(device: Device, plan: Plan, inputs: Sequence[Tensor | None], first: int, count: int) -> None:
+    """Note the call, if its plan is one's, whose commands begin there, with the exceptions of ``_note``."""
     work = device.captured.work
-    if work is None or not device.runtime.capturing or not plan.steps:
+    if work is None or not device.runtime.capturing or plan.operation is None or not plan.steps:
+        return
+    if len(work.commands) != count:
         return
     if any(place is not None and place[1:] != (0, 0) for step in plan.steps for place in step.bindings):
         return
     layouts = [None if t is None else Layout(t.shape, t._strides, t.dtype, t._offset) for t in inputs]
-    work.calls[len(work.commands) - len(plan.steps)] = NotedCall(plan, tuple(layouts))
+    work.calls[first] = NotedCall(plan, tuple(layouts))
 
 
 def key_of(device: Device, given: tuple, tensors: Sequence[Tensor | None]) -> tuple | None:
