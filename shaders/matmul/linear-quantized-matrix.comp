@@ -4,7 +4,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 // What it computes: as linear-quantized.comp, on matrix units: y = activation(x W^T + b) + residual of few rows, W of a
 //     quantized type, GATED. The levels of W are exact in float16 and the scales multiply float32 sums, so W is not rounded.

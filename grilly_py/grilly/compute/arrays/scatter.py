@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...errors import UnsupportedError
-from ...registry import Registry, Request
+from ...registry import Choice, Registry, Request
+from ..device.device import DeviceFacts
 from ..device.plan import At, Move, Planner, fits_binding, span
 from ..device.tensor import Tensor
 from .axes import fewest_axes, longest_axis
@@ -58,59 +59,72 @@ def emit_scatter(
     nothing, and read the element at the nearest end. ``offsets``: what divides where x and y begin (``Layout.offset``),
     where that is known: then up to 16 bytes are moved at a time.
     """
-    facts = planner.facts
     choice = registry.resolve(Request("scatter", "float32"))
-    stripe, threads = choice.tile["stripe"], choice.threads
-    constants = {"INDEX": 0 if index is None else code(index.dtype),
-                 "READS": int(counted is not None and counted.reads)}  # fmt: skip
     todo = [_Chunk(x, index, y, 0, 1 if counted is None else counted.extent)]
     while todo:
         chunk = todo.pop()
-        views = [view for view in chunk[:3] if view is not None]
-        bound: list = list(chunk[:3])
+        bound: list[Tensor | None] = list(chunk[:3])
         if counted is not None:
             side = 0 if counted.reads else 2
-            bound[side] = counted.whole(bound[side], chunk.first, chunk.many)
-        extents, strides = fewest_axes(chunk.y.shape, [view._strides for view in views])
-        large = [view for view in bound if view is not None and not fits_binding(facts, view)]
-        axis, parts = -1, 2
-        if large:
-            axis = longest_axis(max(large, key=span))
-            if axis < 0:
-                raise UnsupportedError(f"a {y.dtype} does not fit a binding of {facts.storage_range} bytes")
-        elif chunk.y.size > threads * stripe * facts.groups[1]:
-            axis = chunk.y.shape.index(max(chunk.y.shape))
-        elif len(extents) > _AXES:  # an axis too many: its places one by one
-            axis = min((a for a, extent in enumerate(chunk.y.shape) if extent > 1), key=chunk.y.shape.__getitem__)
-            parts = chunk.y.shape[axis]
+            bound[side] = counted.whole(chunk[side], chunk.first, chunk.many)
+        extents, strides = fewest_axes(chunk.y.shape, [view._strides for view in chunk[:3] if view is not None])
+        axis, parts = _cut(planner.facts, choice, chunk, bound, len(extents))
         if axis >= 0:
             extent = chunk.many if axis == chunk.y.ndim else chunk.y.shape[axis]
             cut = -(-extent // parts)
             todo += [chunk.part(axis, slice(low, low + cut)) for low in range(0, extent, cut)]
             continue
         each = 1 if index is not None or offsets is None else _together(chunk.x, chunk.y, extents, strides, offsets)
-        extents[-1] //= each
-        strides = [[*(step // each for step in stride[:-1]), stride[-1]] for stride in strides]
-        extents = [1] * (_AXES - len(extents)) + extents
-        strides = [[0] * (_AXES - len(stride)) + stride for stride in strides]
-        if index is None:
-            strides.insert(1, [0] * _AXES)
-        words: dict = {
-            "count": chunk.y.size // each, "x_offset": At(bound[0], each), "index_offset": At(bound[1]),
-            "y_offset": At(bound[2], each),
-            "stride": 0 if counted is None else counted.stride % 2**32,
-            "extent": 0 if counted is None else counted.extent,
-            "first": chunk.first, "many": chunk.many,
-        }  # fmt: skip
-        words |= {f"e_{axis}": extent for axis, extent in enumerate(extents)}
-        for name, stride in zip("xiy", strides, strict=True):
-            words |= {f"{name}_{axis}": value % 2**32 for axis, value in enumerate(stride)}
-        count = -(-chunk.y.size // (each * threads))
-        groups = (min(count, stripe), -(-count // stripe), 1)
-        arrays = {"x": bound[0], "index": bound[1], "y": bound[2]}
         move = Move((x,), y) if index is None and chunk.y is y else None
-        own = constants | {"BITS": 8 * y.dtype.itemsize * each}
-        planner.dispatch(choice, own, arrays, words, groups, chunk.y.size, operation=move)
+        _dispatch(planner, choice, chunk, bound, extents, strides, each, counted, move)
+
+
+def _cut(
+    facts: DeviceFacts, choice: Choice, chunk: _Chunk, bound: Sequence[Tensor | None], axes: int
+) -> tuple[int, int]:
+    """The axis along which a chunk is to be cut, and in how many parts; -1 where one dispatch takes it."""
+    y = chunk.y
+    large = [view for view in bound if view is not None and not fits_binding(facts, view)]
+    if large:
+        axis = longest_axis(max(large, key=span))
+        if axis < 0:
+            raise UnsupportedError(f"a {y.dtype} does not fit a binding of {facts.storage_range} bytes")
+        return axis, 2
+    if y.size > choice.threads * choice.tile["stripe"] * facts.groups[1]:
+        return y.shape.index(max(y.shape)), 2
+    if axes > _AXES:  # an axis too many: its places one by one
+        axis = min((a for a, extent in enumerate(y.shape) if extent > 1), key=y.shape.__getitem__)
+        return axis, y.shape[axis]
+    return -1, 1
+
+
+def _dispatch(
+    planner: Planner, choice: Choice, chunk: _Chunk, bound: Sequence[Tensor | None], extents: Sequence[int],
+    strides: Sequence[Sequence[int]], each: int, counted: Counted | None, move: Move | None,
+) -> None:  # fmt: skip
+    """Plan the dispatch of a chunk, ``each`` elements of the last axis at a time."""
+    stripe, (x, index, y) = choice.tile["stripe"], bound
+    spare = [0] * (_AXES - len(extents))
+    extents = [*(1 for _ in spare), *extents[:-1], extents[-1] // each]
+    strides = [[*spare, *(step // each for step in stride[:-1]), stride[-1]] for stride in strides]
+    if index is None:
+        strides.insert(1, [0] * _AXES)
+    words: dict = {
+        "count": chunk.y.size // each, "x_offset": At(x, each), "index_offset": At(index), "y_offset": At(y, each),
+        "stride": 0 if counted is None else counted.stride % 2**32, "extent": 0 if counted is None else counted.extent,
+        "first": chunk.first, "many": chunk.many,
+    }  # fmt: skip
+    words |= {f"e_{axis}": extent for axis, extent in enumerate(extents)}
+    for name, stride in zip("xiy", strides, strict=True):
+        words |= {f"{name}_{axis}": value % 2**32 for axis, value in enumerate(stride)}
+    constants = {
+        "BITS": 8 * chunk.y.dtype.itemsize * each, "INDEX": 0 if index is None else code(index.dtype),
+        "READS": int(counted is not None and counted.reads),
+    }  # fmt: skip
+    count = -(-chunk.y.size // (each * choice.threads))
+    groups = (min(count, stripe), -(-count // stripe), 1)
+    arrays = {"x": x, "index": index, "y": y}
+    planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size, operation=move)
 
 
 def _together(
