@@ -24,12 +24,12 @@ from features import Cell
 from grilly import reference
 from grilly.compute import selfcheck
 from grilly.compute.attention import added, varlen
-from grilly.registry import Manifest, Registry
+from grilly.registry import Manifest
 from grilly.registry.checkout import Checkout
 from grilly.registry.names import FUNCTIONS
 from grilly.registry.names import OFFERS as EVERY
 from grilly.registry.shared import extras_bits
-from kernels import pin, pretend, view_of, with_classes
+from kernels import pin, pretend, view_of, with_classes, with_shaders
 from test_matrix import far_from_zero, judge
 from test_matrix_extras import PLAIN, judge_cell, judge_rows_apart
 from test_score_functions import of_everything, problem, relative
@@ -266,11 +266,7 @@ def manifest(tmp_path_factory):
 
 def chosen(backend, manifest, kernel, monkeypatch):
     """The kernel's choice, of a registry that the backend has for the test."""
-    if not {"float16-storage", "float16-arithmetic"} <= backend.runtime.features:
-        pytest.skip("the device has no 16-bit numbers")
-    registry = Registry(backend.device, backend.runtime.features, manifest)
-    monkeypatch.setattr(backend.opened, "registry", registry)
-    pretend(monkeypatch, backend)
+    registry = with_shaders(monkeypatch, backend, manifest)
     (variant,) = (v for v in manifest.variants if v.variant == kernel and v.family in FAMILIES)
     return registry.choice(variant)
 

@@ -24,9 +24,9 @@ from features import AXES, Cell
 from grilly.compute import selfcheck
 from grilly.compute.attention import decode
 from grilly.compute.matmul.linear import linear
-from grilly.registry import Manifest, Registry
+from grilly.registry import Manifest
 from grilly.registry.checkout import Checkout
-from kernels import pin, pretend, view_of
+from kernels import pin, view_of, with_shaders
 from shaderbuild.families import tomllib
 from test_kvcache import Problem
 from test_matrix_extras import PLAIN, judge_cell
@@ -104,12 +104,8 @@ def manifest(tmp_path_factory):
 @pytest.fixture
 def emulated(vulkan_backend, manifest, monkeypatch):
     """The device with the kernel."""
-    backend = vulkan_backend
-    if not {"float16-storage", "float16-arithmetic"} <= backend.runtime.features:
-        pytest.skip("the device has no 16-bit numbers")
-    monkeypatch.setattr(backend.opened, "registry", Registry(backend.device, backend.runtime.features, manifest))
-    pretend(monkeypatch, backend)
-    return backend
+    with_shaders(monkeypatch, vulkan_backend, manifest)
+    return vulkan_backend
 
 
 def check(backend, case: Case, arrays=None):
@@ -324,14 +320,9 @@ def narrow(tmp_path_factory):
 
 def chosen(backend, narrow, kernel, monkeypatch):
     """The kernel's choice, of a registry that the backend has for the test."""
-    features, sizes = backend.runtime.features, backend.device.subgroup_sizes
-    if not {"float16-storage", "float16-arithmetic"} <= features:
-        pytest.skip("the device has no 16-bit numbers")
-    registry = Registry(backend.device, features, narrow)
+    registry, sizes = with_shaders(monkeypatch, backend, narrow), backend.device.subgroup_sizes
     if KERNELS[kernel][0]["SUBGROUP"] == 8 and (registry.architecture != "llvmpipe" or sizes != (8, 8)):
         pytest.skip("needs subgroups of 8 that run in lockstep")
-    monkeypatch.setattr(backend.opened, "registry", registry)
-    pretend(monkeypatch, backend)
     (variant,) = (v for v in narrow.variants if v.family == "flash-attention-narrow" and v.variant == kernel)
     return registry.choice(variant)
 
@@ -447,10 +438,7 @@ def linear_manifest(tmp_path_factory):
 @pytest.mark.parametrize("rows", [1, 16, 23])
 def test_the_order_of_nvidia(vulkan_backend, linear_manifest, rows, monkeypatch):
     backend = vulkan_backend
-    if not {"float16-storage", "float16-arithmetic"} <= backend.runtime.features:
-        pytest.skip("the device has no 16-bit numbers")
-    monkeypatch.setattr(backend.opened, "registry", Registry(backend.device, backend.runtime.features, linear_manifest))
-    pretend(monkeypatch, backend, subgroup_size=32)
+    with_shaders(monkeypatch, backend, linear_manifest, subgroup_size=32)
     rng = np.random.default_rng(rows)
     for cols, depth in ((40, 64), (8, 1000)):
         shapes = (rows, depth), (2 * cols, depth), (2 * cols,), (rows, cols)

@@ -24,9 +24,9 @@ from grilly.compute.matmul.linear import linear, linear_backward
 from grilly.compute.selfcheck import quantized as selfcheck
 from grilly.quantization.groups import GroupedTensor, Grouping, Parts
 from grilly.quantization.packing import GROUPED, PACKINGS
-from grilly.registry import Choice, Manifest, Registry, default_manifest
+from grilly.registry import Choice, Manifest, default_manifest
 from grilly.registry.checkout import Checkout
-from kernels import pretend
+from kernels import with_shaders
 from model_folders import write_folder
 from test_kvcache import attend, turn
 from test_kvcache_quantized import TYPES, numbers
@@ -249,14 +249,9 @@ def manifest(tmp_path_factory):
 @pytest.fixture
 def emulated(vulkan_backend, manifest, monkeypatch):
     """A view of the device that has the kernel."""
-    backend = vulkan_backend
-    if not {"float16-storage", "float16-arithmetic"} <= backend.runtime.features:
-        pytest.skip("the device has no 16-bit numbers")
-    registry = Registry(backend.device, backend.runtime.features, manifest)
-    monkeypatch.setattr(backend.opened, "registry", registry)
-    pretend(monkeypatch, backend)
+    registry = with_shaders(monkeypatch, vulkan_backend, manifest)
     (variant,) = (v for v in manifest.variants if v.family == EMULATED)
-    return pin(view_of(backend.opened), registry.choice(variant))
+    return pin(view_of(vulkan_backend.opened), registry.choice(variant))
 
 
 def weight_of(type: str, rows: int, depth: int):

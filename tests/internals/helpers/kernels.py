@@ -95,6 +95,18 @@ def pretend(monkeypatch, backend, **facts):
     monkeypatch.setattr(backend.opened, "caches", Caches())
 
 
+def with_shaders(monkeypatch, backend, manifest, **facts):
+    """For one test, give the device the shaders of a manifest, with numbers of 16 bits; it is skipped where the device
+    has none. Returns the registry; ``facts`` as of ``pretend``."""
+    features = backend.runtime.features
+    if not {"float16-storage", "float16-arithmetic"} <= features:
+        pytest.skip("the device has no 16-bit numbers")
+    registry = Registry(backend.device, features, manifest)
+    monkeypatch.setattr(backend.opened, "registry", registry)
+    pretend(monkeypatch, backend, **facts)
+    return registry
+
+
 @contextlib.contextmanager
 def smaller(backend, **limits):
     """The backend as if its device had smaller limits; counts the dispatches."""
