@@ -17,11 +17,16 @@ import random_models
 pytestmark = pytest.mark.long("of a tool that only the project runs")
 
 
-@pytest.mark.parametrize("name", ["llama-1b", "bert-base", "whisper-large"])
-def test_it_runs(monkeypatch, capsys, tmp_path, name):
+QUANTIZED = ["--type", "Q4_K_M", "--batches", "2"]
+
+
+@pytest.mark.parametrize(
+    "name, more", [("llama-1b", []), ("llama-1b", QUANTIZED), ("bert-base", []), ("whisper-large", [])]
+)
+def test_it_runs(monkeypatch, capsys, tmp_path, name, more):
     open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan")).close()
     given = ["--tiny", "--only", name, "--seconds", "0", "--folder", str(tmp_path), "--json", str(tmp_path / "found")]
-    monkeypatch.setattr(sys, "argv", ["bench_models.py", *given])
+    monkeypatch.setattr(sys, "argv", ["bench_models.py", *given, *more])
     tool.main()
     printed = capsys.readouterr().out
     assert "FAILED" not in printed

@@ -108,16 +108,19 @@ class Bench:
     def load(self, config: dict, dtype: str, **options):
         """The model of this name, its time of loading a figure."""
         start = time.perf_counter()
-        folder = random_models.write(Path(self.options.folder) / (self.name + "-tiny" * self.options.tiny), config)
-        made = time.perf_counter() - start
-        size = (folder / "model.safetensors").stat().st_size
+        place, type = Path(self.options.folder) / (self.name + "-tiny" * self.options.tiny), self.options.type
+        if type is None:
+            file = random_models.write(place, config) / "model.safetensors"
+        else:
+            file = random_models.write_gguf(place / f"{type}.gguf", config, type)
+        made, size = time.perf_counter() - start, file.stat().st_size
         if made > 1:
-            self.figure("making the folder", made, "s", f"{size / made / 1e9:.2f} GB/s")
+            self.figure("making the file", made, "s", f"{size / made / 1e9:.2f} GB/s")
         start = time.perf_counter()
-        model = models.load(folder, dtype, self.backend, progress=False, **options)
+        model = models.load(place if type is None else file, dtype, self.backend, progress=False, **options)
         self.backend.synchronize()
         took = time.perf_counter() - start
-        self.figure(f"loading as {dtype}", took, "s", f"{size / took / 1e9:.2f} GB/s of the file")
+        self.figure(f"loading as {type or dtype}", took, "s", f"{size / took / 1e9:.2f} GB/s of the file")
         return model
 
 
@@ -126,8 +129,9 @@ def finite(array) -> None:
         raise ArithmeticError("results are not finite")
 
 
-def decoder(bench: Bench, config: dict, contexts=(1024,), batches=(1, 16), prompt: int = 2048) -> None:
+def decoder(bench: Bench, config: dict, contexts=(1024,), batches=None, prompt: int = 2048) -> None:
     """A language model: steps, prefill, generation."""
+    batches = batches or bench.options.batches
     tiny, rng = bench.options.tiny, np.random.default_rng(0)
     rows = config["vocab_size"]
     prompt, context, count = (24, 16, 12) if tiny else (prompt, contexts[0], bench.options.tokens)
@@ -374,6 +378,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), default=list(MEASURES), metavar="NAME",
                         help=", ".join(MEASURES))  # fmt: skip
     parser.add_argument("--folder", default=str(Path(tempfile.gettempdir()) / "grilly-models"), help="of the folders")
+    parser.add_argument("--type", help="of the weights of llama-8b and llama-1b, in a GGUF file: Q4_K_M, Q8_0 ...")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 16], help="of language models")
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the script")
     parser.add_argument("--torch", action="store_true", help="beside torch")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each figure, about")

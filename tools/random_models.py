@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+import grilly
 from grilly.models.config import Config
+from grilly.models.gguf.mixes import type_of
+from grilly.models.gguf.writer import write_file
 from grilly.models.loading import class_of
 from grilly.models.weights import Weights
 
@@ -143,3 +148,51 @@ def write(folder: Path, config: dict) -> Path:
     partial.replace(file)
     (folder / "config.json").write_text(text)
     return folder
+
+
+#: Rows of quantized matrices that are made; others repeat them.
+ROWS = 256
+
+
+def write_gguf(file: Path, config: dict, type: str) -> Path:
+    """A GGUF file of a Llama, where it is not there yet; ``type`` as grilly.models.write_gguf takes it."""
+    if file.is_file():
+        return file
+    width, layers, inner = config["hidden_size"], config["num_hidden_layers"], config["intermediate_size"]
+    keys_wide = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    table = config["vocab_size"], width
+    shapes = {"token_embd": table, "output": table, "output_norm": (width,)}
+    for layer in range(layers):
+        of_layer = {
+            "attn_norm": (width,), "attn_q": (width, width), "attn_k": (keys_wide, width), "attn_v": (keys_wide, width),
+            "attn_output": (width, width), "ffn_norm": (width,), "ffn_gate": (inner, width), "ffn_up": (inner, width),
+            "ffn_down": (width, inner),
+        }  # fmt: skip
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
+    keys = {
+        "general.architecture": "llama", "llama.block_count": layers, "llama.embedding_length": width,
+        "llama.context_length": config["max_position_embeddings"], "llama.feed_forward_length": inner,
+        "llama.attention.head_count": config["num_attention_heads"], "llama.vocab_size": config["vocab_size"],
+        "llama.attention.head_count_kv": config["num_key_value_heads"], "llama.rope.freq_base": config["rope_theta"],
+        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+
+    @functools.cache
+    def some(kind: str, depth: int) -> np.ndarray:
+        numbers = rng.standard_normal((ROWS, depth), np.float32) * np.float32(0.02)
+        return grilly.quantize(numbers, kind).data
+
+    def made(kind: str, shape: tuple[int, ...]) -> grilly.QuantizedTensor:
+        if len(shape) == 1:
+            return grilly.quantize(np.ones(shape, np.float32), kind)
+        data = some(kind, shape[1])
+        return grilly.QuantizedTensor(np.tile(data, (math.ceil(shape[0] / ROWS), 1))[: shape[0]], shape, kind)
+
+    planned = {}
+    for name, shape in shapes.items():
+        kind = type_of(f"{name}.weight", shape, type, layers, False)
+        planned[f"{name}.weight"] = shape, kind, functools.partial(made, kind, shape)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, keys, planned)
+    return file
