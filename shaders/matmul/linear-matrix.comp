@@ -19,7 +19,8 @@
 // DTYPE_float32: x and W are not the arrays but what linear-split.comp made of them (its head has the layout), a row of
 //     high and low 16-bit parts and an exponent. high high + high low + low high is summed over a panel by the matrix
 //     unit, and panels in ordinary float32, because a matrix unit may cut off the bits below its running sum.
-// UNALIGNED: x, W and y are read and written an element at a time.
+// UNALIGNED: rows begin anywhere. ALIGNED_A, ALIGNED_B: those of x and of W do not, and are whole vectors; others are read as
+//     the two vectors that eight elements lie in. y is written in vectors where its rows allow it.
 // Accumulation: float32.
 // Preconditions: subgroups of SUBGROUP, full. 16-bit types but for UNALIGNED: offsets, strides, K and N, with TRANSPOSED_A M,
 //     are multiples of 8.
@@ -93,6 +94,8 @@ layout(set = 0, binding = 4, std430) readonly buffer Residual { float residual_d
 #else
 #ifdef UNALIGNED
 #define ELEMENTS 1u
+layout(constant_id = 5) const int ALIGNED_A = 0;
+layout(constant_id = 6) const int ALIGNED_B = 0;
 layout(set = 0, binding = 0, std430) readonly buffer LeftScalars { uint16_t a_scalars[]; };
 layout(set = 0, binding = 1, std430) readonly buffer RightScalars { uint16_t b_scalars[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer ResultScalars { float16_t c_scalars[]; };
@@ -176,7 +179,7 @@ void main() {
 #define TRANSPOSED_VECTOR(l, WIDE) ((thread + (l) * THREADS) % ((WIDE) / 8))
 #ifdef UNALIGNED
 #define TRANSPOSED_AT(l, WIDE, first, step, begin, end) \
-    first + uint(TRANSPOSED_ROW(l, WIDE)) * step + uint(min((begin) + 8 * TRANSPOSED_VECTOR(l, WIDE), (end) - 1))
+    first + uint(TRANSPOSED_ROW(l, WIDE)) * step + uint(min((begin) + 8 * TRANSPOSED_VECTOR(l, WIDE), (end) - 1 & ~7))
 #else
 #define TRANSPOSED_AT(l, WIDE, first, step, begin, end) \
     first + uint(TRANSPOSED_ROW(l, WIDE)) * step + uint(min((begin) / 8 + TRANSPOSED_VECTOR(l, WIDE), (end) / 8 - 1))
@@ -205,30 +208,43 @@ void main() {
 #define INSIDE(TRANSPOSED, l, WIDE, first) \
     (TRANSPOSED != 0 ? 8u * (first) + uint(TRANSPOSED_ROW(l, WIDE)) < 8u * row_vectors : (first) + uint(load_vector) < row_vectors)
 #ifdef UNALIGNED
-    // Eight elements, of which LEFT are there: behind them are zeros, where they are of the depth, or the last one again.
-#define EIGHT(NAME, WORD, DATA, TRANSPOSED) \
-    uvec4 NAME; \
-    [[unroll]] for (uint e = 0u; e < 8u; e++) { \
-        const uint left = NAME##_left; \
-        const uint bits = TRANSPOSED != 0 || e < left ? uint(DATA[NAME##_at + min(e, left - 1u)]) : 0u; \
-        NAME[e / 2u] = e % 2u == 0u ? bits : NAME[e / 2u] | bits << 16; \
-    } \
-    WORD = NAME;
-#define LEFT_OF(TRANSPOSED, l, WIDE, first, begin, end) \
-    (TRANSPOSED != 0 ? uint(max((end) - (begin) - 8 * TRANSPOSED_VECTOR(l, WIDE), 1)) : depth - 8u * ((first) + uint(load_vector)))
-#define FETCH_ONE(DATA, TRANSPOSED, l, WIDE, first, begin, end, AT, ALONG, WORD) { \
+    // Eight elements that begin anywhere. At the end of the array there are no two vectors.
+#define EIGHT(WORD, DATA, SCALARS, at) \
+    if ((at) / 8u + 1u < uint(DATA.length())) { \
+        const uvec4 low = DATA[(at) / 8u], high = DATA[(at) / 8u + 1u]; \
+        const uvec4 half_low = ((at) & 4u) != 0u ? uvec4(low.zw, high.xy) : low; \
+        const uvec2 half_high = ((at) & 4u) != 0u ? high.zw : high.xy; \
+        const uvec4 words = ((at) & 2u) != 0u ? uvec4(half_low.yzw, half_high.x) : half_low; \
+        const uint behind = ((at) & 2u) != 0u ? half_high.y : half_high.x; \
+        WORD = ((at) & 1u) != 0u ? words >> 16 | uvec4(words.yzw, behind) << 16 : words; \
+    } else { \
+        [[unroll]] for (uint e = 0u; e < 8u; e++) { \
+            const uint bits = uint(SCALARS[min((at) + e, uint(SCALARS.length()) - 1u)]); \
+            WORD[e / 2u] = e % 2u == 0u ? bits : WORD[e / 2u] | bits << 16; \
+        } \
+    }
+    // Behind the end of the depth are zeros.
+#define FETCH_ONE(DATA, SCALARS, ALIGNED, TRANSPOSED, l, WIDE, first, AT, ALONG, WORD) { \
     WORD = uvec4(0u); \
     const uint place = 8u * (first) + (TRANSPOSED != 0 ? uint(TRANSPOSED_ROW(l, WIDE)) : 8u * uint(load_vector)); \
     if (place < min(8u * row_vectors, depth)) { \
-        const uint found_at = AT + (first) * ALONG, found_left = LEFT_OF(TRANSPOSED, l, WIDE, first, begin, end); \
-        EIGHT(found, WORD, DATA, TRANSPOSED) \
+        const uint at = AT + (first) * ALONG; \
+        if (ALIGNED != 0) { \
+            WORD = DATA[at / 8u]; \
+        } else { \
+            EIGHT(WORD, DATA, SCALARS, at) \
+        } \
+        if (TRANSPOSED == 0 && depth - place < 8u) { \
+            const ivec4 left = int(depth - place) - ivec4(0, 2, 4, 6); \
+            WORD &= uvec4(greaterThan(left, ivec4(1))) * 0xffffffffu | uvec4(equal(left, ivec4(1))) * 0xffffu; \
+        } \
     } \
 }
 #define FETCH(first) { \
     [[unroll]] for (int l = 0; l < LOADS_A; l++) \
-        FETCH_ONE(a_scalars, TRANSPOSED_A, l, BM, first, row_first, rows, a_at[l], a_along, next_a[l]) \
+        FETCH_ONE(a_data, a_scalars, ALIGNED_A, TRANSPOSED_A, l, BM, first, a_at[l], a_along, next_a[l]) \
     [[unroll]] for (int l = 0; l < LOADS_B; l++) \
-        FETCH_ONE(b_scalars, TRANSPOSED_B, l, BN, first, col_first, cols, b_at[l], b_along, next_b[l]) \
+        FETCH_ONE(b_data, b_scalars, ALIGNED_B, TRANSPOSED_B, l, BN, first, b_at[l], b_along, next_b[l]) \
 }
 #else
 #define FETCH(first) { \
@@ -384,8 +400,10 @@ void main() {
 #define RESIDUAL_AT(row, col) (residual_first + uint(row) * pc.residual_row + uint(col))
     // A result is made wherever it lies and kept where it is of y: with a test around all of it, each would wait for the one
     // before. What it takes from memory past the end is that of the last row or columns.
-#ifdef SPLIT
+#if defined(SPLIT) || defined(UNALIGNED)
     const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
+#endif
+#ifdef SPLIT
 #define MAKE(row, col, value, bias, col_power) { \
     const int near_row = min(row, rows - 1); \
     const int row_power = int(a_data[a_first + uint(near_row) * a_stride + tail].x); \
@@ -413,7 +431,11 @@ void main() {
 #define KEEP(row, col, value) { \
     const f16vec4 four = f16vec4(ROUNDED(value)); \
     const uint at = c_first + uint(row) * pc.c_row + uint(col); \
-    [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = four[e]; \
+    if (vectors) { \
+        c_data[at / 4u] = four; \
+    } else { \
+        [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = four[e]; \
+    } \
 }
 #else
 #define MAKE(row, col, value, bias, col_power) { \

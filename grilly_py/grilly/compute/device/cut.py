@@ -11,6 +11,8 @@ from .tensor import Tensor
 
 Groups = tuple[int, int, int]
 Views = tuple["Tensor | None", ...]
+#: Rows of the largest tiles of kernels.
+TILE = 128
 
 
 def check_trips(
@@ -66,11 +68,17 @@ def parts(
         if axis is None:
             yield views, starts
             continue
-        half = -(-shape[axis] // 2)
+        half = _half(shape[axis])
         for low, high in ((half, None), (0, half)):
             part = (slice(None),) * axis + (slice(low, high),)
             begin = tuple(s + low if a == axis else s for a, s in enumerate(starts))
             todo.append((tuple(None if v is None else v[part] for v in views), begin))
+
+
+def _half(extent: int) -> int:
+    """About half; of many whole tiles of kernels."""
+    half = -(-extent // 2)
+    return -(-half // TILE) * TILE if extent > 2 * TILE else half
 
 
 def _axis_to_cut(facts: DeviceFacts, views: Views, counts) -> int | None:

@@ -182,6 +182,7 @@ def _constants(matmul: Matmul, kernel: Kernel, operands: Operands) -> dict[str, 
         "ACTIVATION": ACTIVATIONS[matmul.epilogue.activation], "HAS_RESIDUAL": int(operands.residual is not None),
         "GATED": int(matmul.epilogue.gated), "EIGHTS": int(kernel.aligned % 8 == 0),
         "NORM": int(matmul.prologue.weight is not None), "TRANSPOSED_A": int(kernel.transposed[0]),
-        "TRANSPOSED_B": int(kernel.transposed[1]), "CAUSAL": int(matmul.model == "gpt"), **partition.constants,
+        "TRANSPOSED_B": int(kernel.transposed[1]), "ALIGNED_A": int(kernel.whole_eights[0]),
+        "ALIGNED_B": int(kernel.whole_eights[1]), "CAUSAL": int(matmul.model == "gpt"), **partition.constants,
     }  # fmt: skip
     return {name: known[name] for name in kernel.choice.variant.constants}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ...registry import Registry
 from ..arrays.map import emit
 from ..arrays.operations import spec
+from ..device.cut import TILE
 from ..device.plan import ALIGN_MOST, Planner
 from ..device.tensor import Tensor
 from ..norms.plan import emit_rms_norm
@@ -53,7 +54,7 @@ Stage = Matmul | Gate
 def copy_operands(planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel) -> list[Stage] | None:
     """Copy a and b where they lie in an order that the kernel does not take.
 
-    A transposed a is copied, too, where the product must be cut: the cuts are along its rows.
+    So is a transposed a of few rows where the product must be cut: cuts are along its rows, and it would not be aligned.
     """
     if matmul.operation != "linear":
         return None
@@ -61,7 +62,7 @@ def copy_operands(planner: Planner, registry: Registry, matmul: Matmul, kernel: 
     transposed_a, transposed_b = kernel.transposed
     orders_a, orders_b = orders(kernel.choice)
     takes_a = transposed_a in orders_a
-    if takes_a and transposed_a:
+    if takes_a and transposed_a and matmul.rows <= 2 * TILE:  # else cuts along its rows keep the alignment
         takes_a = fits_one_dispatch(planner.facts, kernel, matmul.operands)
     takes_b = transposed_b in orders_b or (matmul.split_b is not None and bool(kernel.choice.tile.get("split")))
     if takes_a and takes_b:

@@ -9,6 +9,7 @@ from ...registry import Choice, Registry, Request
 from ..device.cut import check_trips, strides
 from ..device.device import DeviceFacts
 from ..device.plan import alignment, fits_binding
+from ..device.tensor import Tensor
 from .call import Matmul, Operands
 from .factor_layout import is_transposed, rows_of
 from .tile_schedule import TileSchedule, choose, tile_schedule
@@ -30,6 +31,8 @@ class Kernel(NamedTuple):
         ``is_transposed`` of a and b.
     aligned : int
         The power of two that divides where rows of a and b begin, in elements.
+    whole_eights : (bool, bool)
+        Whether rows of a, and of b, begin and end at multiples of 8; of a transposed one columns.
     depth : int
         K.
     columns_per_output : int
@@ -39,6 +42,7 @@ class Kernel(NamedTuple):
     partition: TileSchedule
     transposed: tuple[bool | None, bool | None]
     aligned: int
+    whole_eights: tuple[bool, bool]
     depth: int
     columns_per_output: int
 
@@ -65,7 +69,14 @@ def select(facts: DeviceFacts, registry: Registry, matmul: Matmul) -> Kernel:
     partition = tile_schedule(
         choice, facts, matmul.rows, matmul.cols, matmul.depth, matmul.b.dtype.itemsize, matmul.epilogue.gated
     )
-    return Kernel(choice, partition, transposed, read, matmul.depth, matmul.columns_per_output)
+    factors = zip((matmul.a, matmul.b), transposed, matmul.offsets, strict=True)
+    eights = tuple(_whole_eights(*factor) for factor in factors)
+    return Kernel(choice, partition, transposed, read, eights, matmul.depth, matmul.columns_per_output)
+
+
+def _whole_eights(factor: Tensor, transposed: bool | None, offset: int) -> bool:
+    rows = rows_of(factor, bool(transposed))
+    return alignment(offset, factor._offset, rows.shape[3], *strides(rows)) % 8 == 0
 
 
 def _alignments(matmul: Matmul, transposed: tuple[bool | None, bool | None]) -> tuple[int, int]:
