@@ -122,7 +122,8 @@ void main() {
     float sum[TILES * X_TILES * 4];
     [[unroll]] for (int i = 0; i < TILES * X_TILES * 4; i++) sum[i] = 0.0;
     // What sums of x are multiplied with: 1, or minus the offset.
-    const FACTOR_A of_all = FACTOR_A(HAS_MINIMA ? float16_t(1.0) : unpackFloat2x16(0x8000u | OFFSET).x);
+    // The bit 31 is never set. Of a constant NVIDIA's compiler would make 0: it is below the least normal number.
+    const FACTOR_A of_all = FACTOR_A(HAS_MINIMA ? float16_t(1.0) : unpackFloat2x16(0x8000u | OFFSET | pc.rows >> 31).x);
     const SUMS nothing = SUMS(0.0);
     [[unroll]] for (int i = 0; i < TILES * 2; i++) FETCH(i, gl_SubgroupID)
     const uint stage = gl_SubgroupID * 16u * STRIDE;
