@@ -54,7 +54,7 @@ Stage = Matmul | Gate
 def copy_operands(planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel) -> list[Stage] | None:
     """Copy a and b where they lie in an order that the kernel does not take.
 
-    So is a transposed a of few rows where the product must be cut: cuts are along its rows, and it would not be aligned.
+    So is a transposed a of few rows where the product must be cut: along its rows, whose parts would not be aligned.
     """
     if matmul.operation != "linear":
         return None
