@@ -208,43 +208,39 @@ void main() {
 #define INSIDE(TRANSPOSED, l, WIDE, first) \
     (TRANSPOSED != 0 ? 8u * (first) + uint(TRANSPOSED_ROW(l, WIDE)) < 8u * row_vectors : (first) + uint(load_vector) < row_vectors)
 #ifdef UNALIGNED
-    // Eight elements that begin anywhere. At the end of the array there are no two vectors.
-#define EIGHT(WORD, DATA, SCALARS, at) \
-    if ((at) / 8u + 1u < uint(DATA.length())) { \
+    // Eight elements that begin anywhere, of the two vectors that they lie in.
+#define EIGHT(DATA, ALIGNED, at, WORD) \
+    if (ALIGNED != 0) { \
+        WORD = DATA[(at) / 8u]; \
+    } else { \
         const uvec4 low = DATA[(at) / 8u], high = DATA[(at) / 8u + 1u]; \
         const uvec4 half_low = ((at) & 4u) != 0u ? uvec4(low.zw, high.xy) : low; \
         const uvec2 half_high = ((at) & 4u) != 0u ? high.zw : high.xy; \
         const uvec4 words = ((at) & 2u) != 0u ? uvec4(half_low.yzw, half_high.x) : half_low; \
         const uint behind = ((at) & 2u) != 0u ? half_high.y : half_high.x; \
         WORD = ((at) & 1u) != 0u ? words >> 16 | uvec4(words.yzw, behind) << 16 : words; \
-    } else { \
-        [[unroll]] for (uint e = 0u; e < 8u; e++) { \
-            const uint bits = uint(SCALARS[min((at) + e, uint(SCALARS.length()) - 1u)]); \
-            WORD[e / 2u] = e % 2u == 0u ? bits : WORD[e / 2u] | bits << 16; \
-        } \
     }
-    // Behind the end of the depth are zeros.
-#define FETCH_ONE(DATA, SCALARS, ALIGNED, TRANSPOSED, l, WIDE, first, AT, ALONG, WORD) { \
-    WORD = uvec4(0u); \
+    // At the end of the depth: zeros behind it, and no vector that ends behind the array, of which devices may read nothing.
+#define EIGHT_AT_END(SCALARS, TRANSPOSED, l, WIDE, first, at, WORD) { \
     const uint place = 8u * (first) + (TRANSPOSED != 0 ? uint(TRANSPOSED_ROW(l, WIDE)) : 8u * uint(load_vector)); \
-    if (place < min(8u * row_vectors, depth)) { \
-        const uint at = AT + (first) * ALONG; \
-        if (ALIGNED != 0) { \
-            WORD = DATA[at / 8u]; \
-        } else { \
-            EIGHT(WORD, DATA, SCALARS, at) \
-        } \
-        if (TRANSPOSED == 0 && depth - place < 8u) { \
-            const ivec4 left = int(depth - place) - ivec4(0, 2, 4, 6); \
-            WORD &= uvec4(greaterThan(left, ivec4(1))) * 0xffffffffu | uvec4(equal(left, ivec4(1))) * 0xffffu; \
+    const uint within = min(8u * row_vectors, depth); \
+    WORD = uvec4(0u); \
+    [[unroll]] for (uint e = 0u; e < 8u; e++) { \
+        if (place + (TRANSPOSED != 0 ? 0u : e) < within) { \
+            WORD[e / 2u] |= uint(SCALARS[min((at) + e, uint(SCALARS.length()) - 1u)]) << 16u * (e % 2u); \
         } \
     } \
 }
 #define FETCH(first) { \
-    [[unroll]] for (int l = 0; l < LOADS_A; l++) \
-        FETCH_ONE(a_data, a_scalars, ALIGNED_A, TRANSPOSED_A, l, BM, first, a_at[l], a_along, next_a[l]) \
-    [[unroll]] for (int l = 0; l < LOADS_B; l++) \
-        FETCH_ONE(b_data, b_scalars, ALIGNED_B, TRANSPOSED_B, l, BN, first, b_at[l], b_along, next_b[l]) \
+    if (8u * ((first) + uint(VECTORS) + 1u) <= depth && (first) + uint(VECTORS) <= row_vectors) { \
+        [[unroll]] for (int l = 0; l < LOADS_A; l++) EIGHT(a_data, ALIGNED_A, a_at[l] + (first) * a_along, next_a[l]) \
+        [[unroll]] for (int l = 0; l < LOADS_B; l++) EIGHT(b_data, ALIGNED_B, b_at[l] + (first) * b_along, next_b[l]) \
+    } else { \
+        [[unroll]] for (int l = 0; l < LOADS_A; l++) \
+            EIGHT_AT_END(a_scalars, TRANSPOSED_A, l, BM, first, a_at[l] + (first) * a_along, next_a[l]) \
+        [[unroll]] for (int l = 0; l < LOADS_B; l++) \
+            EIGHT_AT_END(b_scalars, TRANSPOSED_B, l, BN, first, b_at[l] + (first) * b_along, next_b[l]) \
+    } \
 }
 #else
 #define FETCH(first) { \

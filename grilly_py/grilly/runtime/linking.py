@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from . import spirv as op
+from .inlining import functions_of, has_matrices, inlined, instructions
 
 _BOUND = 3  # the header's word past all identifiers
 _IMPORT, _STRUCTURE, _TYPE_FUNCTION, _CONSTANT = 11, 30, 33, 43
@@ -247,10 +248,32 @@ class Linker:
                 at += words[at] >> 16
             parts += [words[op.HEADER : at], self._imports]
         parts += [words[at : module.types], self._decorations, words[module.types : module.functions], self._new]
-        for function, (start, end) in module.places.items():
-            parts.append(self._bodies.get(function) or words[start:end])
-        parts.append(self._functions)
+        functions = {own: self._bodies.get(own) or words[start:end] for own, (start, end) in module.places.items()}
+        functions |= functions_of(self._functions)
+        if has_matrices(words):
+            functions = self._inlined(functions)
+        # Inlining makes identifiers, and decorates them.
+        parts[1] = self._bound, words[_BOUND + 1]
+        parts += functions.values()
         return np.array([word for part in parts for word in part], "<u4").tobytes()
+
+
+    def _inlined(self, functions: dict[int, list[int]]) -> dict[int, list[int]]:
+        """The functions with holes, and what these call, in place of the calls (inlining.py)."""
+        tails: dict[int, list[Words]] = {}
+        for _, at, end in instructions(self._decorations):
+            tails.setdefault(self._decorations[at + 1], []).append(tuple(self._decorations[at + 2 : end]))
+        for like, made in self._module.decorations.items():
+            tails[like] = [*tails.get(like, ()), *(words[2:] for words in made)]
+
+        def decorated(own: int, like: int) -> None:
+            for tail in tails.get(like, ()):
+                self.decorate(own, *tail)
+            if like in tails:
+                tails[own] = tails[like]
+
+        named = set(self._module.named.values())
+        return inlined(functions, {*named, *self._copied.values()}, self.identifier, decorated)
 
 
 def _key(words: Sequence[int]) -> Words:
