@@ -51,7 +51,6 @@ _TERMS = {
     **dict.fromkeys(("num_splits", "pack_gqa"), "nothing: how the work is divided is chosen for the device"),
     **dict.fromkeys(("position_ids", "position_embeddings", "rope_theta"), "q and k that F.rope or nn.RoPE has turned"),
 }
-_FUNCTIONS = {name: f"F.flash_attention2, which has {name}" for name in ("score_mod", "mask_mod")}
 #: What to give instead, by the other libraries' keyword: whole sequences,
 KEYWORDS = {
     **_TERMS,
@@ -93,7 +92,6 @@ PACKED_KEYWORDS = {
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: cu_seqlens_k says which keys there are"),
     **dict.fromkeys(("mask", "attn_mask"), "F.flash_attention2, which has mask"),
     **dict.fromkeys(("attn_bias", "position_bias", "bias"), "F.flash_attention2, which has attn_bias"),
-    **_FUNCTIONS,
     "segment_ids": "nothing: cu_seqlens_q and cu_seqlens_k say where sequences begin",
     **dict.fromkeys(("seqused_q", "query_seq_lengths"), "cu_seqlens_q, and q without the rows between"),
     **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "cu_seqlens_k, and k and v without the rows between"),
@@ -114,7 +112,6 @@ CACHE_KEYWORDS = {
     ),
     **dict.fromkeys(("mask", "attn_mask", "custom_mask"), "F.flash_attention2, which has mask"),
     **dict.fromkeys(("bias", "attn_bias"), "F.flash_attention2, which has attn_bias"),
-    **_FUNCTIONS,
     "position_bias": "t5_table for T5's relative positions; F.flash_attention2 has attn_bias",
     **dict.fromkeys(("dropout_p", "dropout", "attention_dropout"), "F.flash_attention2, which has dropout_p"),
     **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k"), _VARLEN),
