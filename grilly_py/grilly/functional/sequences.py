@@ -335,7 +335,8 @@ def flash_attention_with_kvcache(
     device = device_of("flash_attention_with_kvcache", *arrays, *tables, alibi_slopes, t5_table, sinks)
     return _kvcache.flash_attention_with_kvcache(
         device, *arrays, rotary=rotary, rotary_interleaved=rotary_interleaved,
-        causal=causal, score_mod=score_mod, mask_mod=mask_mod, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, t5_table=t5_table,
-        t5_bidirectional=t5_bidirectional, t5_max_distance=t5_max_distance, sinks=sinks, scale=scale,
-        return_lse=return_lse, kernel=kernel, precision=precision,
+        causal=causal, score_mod=score_mod, mask_mod=mask_mod, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, t5_table=t5_table, t5_bidirectional=t5_bidirectional,
+        t5_max_distance=t5_max_distance, sinks=sinks, scale=scale, return_lse=return_lse, kernel=kernel,
+        precision=precision,
     )  # fmt: skip

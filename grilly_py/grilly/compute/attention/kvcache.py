@@ -136,7 +136,7 @@ def flash_attention_with_kvcache(
     asked = _Asked(causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved))
     made = Options(**options)
     if isinstance(made.mask_mod, BlockMask):
-        raise ValueError(f"{NAME}: mask_mod is a block mask, which is for whole calls; give its function, mask.mask_mod")
+        raise ValueError(f"{NAME}: mask_mod is a block mask, and caches take functions; give its mask_mod")
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     whole = counted is not None and getattr(q, "shape", ())[1:2] <= (WHOLE_QUERIES,)
     static, told, tables = None, (), rotary if rotary.__class__ in (tuple, list) else ()
