@@ -289,7 +289,7 @@ def test_what_caches_refuse(default):
 # -- few queries over many keys
 
 DECODE = ["flash-decode", "flash-decode-llvmpipe"]
-#: Queries, keys, columns, query heads and key heads: in several splits, in parts of one, and more rows than a workgroup's.
+#: Queries, keys, columns, query and key heads: in several splits, in a part of one, and of many rows.
 FEW = [(1, 1300, 64, (4, 1)), (3, 517, 24, (4, 2)), (16, 67, 32, (4, 4)), (7, 1031, 40, (4, 2))]
 
 
