@@ -359,3 +359,30 @@ def test_few_queries_take_kernels_for_few_queries(vulkan_backend):
             F.flash_attention_with_kvcache(q, *caches, **options)
         labels.append({timing.label.split(".")[0] for timing in profile.timings})
     assert labels[0] == labels[1] and "decode" in str(labels[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_trees_of_drafts_over_a_long_cache(vulkan_backend, dtype):
+    """64 nodes of a tree in each of two samples, which hold texts of their own lengths; then the accepted ones stay."""
+    nodes, texts, rng = 64, [2000, 1131], np.random.default_rng(11)
+    seen = np.stack([np.eye(nodes, dtype=bool)] * 2)
+    for sample in range(2):
+        for node in range(1, nodes):
+            seen[sample, node] |= seen[sample, rng.integers(0, node)]
+    q, k, v = (rng.standard_normal((2, nodes, heads, 16)).astype(DTYPES[dtype]) for heads in (4, 2, 2))
+    held = [rng.standard_normal((2, max(texts), 2, 16)).astype(DTYPES[dtype]) for _ in range(2)]
+    cache = nn.KVCache(2, 2100, 2, 16, dtype=DTYPES[dtype], backend=vulkan_backend)
+    cache.fill(*held, lengths=texts)
+    sees, start = vulkan_backend.tensor(seen), cache.positions()
+
+    def tree(batch, head, query, key):
+        first = start[batch, 0]
+        return (key < first) | sees[batch, query - first, key - first]
+
+    found = cache.attend(*map(vulkan_backend.tensor, (q, k, v)), mask_mod=tree, return_lse=True)
+    for sample, text in enumerate(texts):
+        own = [np.concatenate([one[sample, :text], new[sample]]).swapaxes(0, 1)[None]
+               for one, new in zip(held, (k, v), strict=True)]  # fmt: skip
+        hidden = ~np.concatenate([np.ones((nodes, text), bool), seen[sample]], 1)
+        want = exact(q[sample].swapaxes(0, 1)[None], *own, hidden=hidden)
+        close([found[0].numpy()[sample].swapaxes(0, 1)[None], found[1].numpy()[sample][None]], want, dtype)

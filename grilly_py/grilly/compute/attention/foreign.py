@@ -119,6 +119,21 @@ CACHE_KEYWORDS = {
     "rotary_cos": "rotary=(cos, sin)",
     "rotary_sin": "rotary=(cos, sin)",
 }
+_MERGE = "F.merge_attention, of two calls with return_lse=True"
+_CACHES = f"{_MERGE}: F.flash_attention_with_kvcache for the keys in caches, and F.flash_attention2 for the prefix"
+#: a shared prefix and keys of each sample's own, and what merges such results,
+CASCADE_KEYWORDS = {
+    **_TERMS,
+    "shared_k": "k_shared",
+    "shared_v": "v_shared",
+    **dict.fromkeys(("unique_k", "k_unique"), "k"),
+    **dict.fromkeys(("unique_v", "v_unique"), "v"),
+    **dict.fromkeys(("unique_kv_cache", "paged_kv_cache", "k_cache", "page_table", "cache_seqlens"), _CACHES),
+    **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "seqlens_k"),
+    **dict.fromkeys(("score_mod", "mask_mod", "mask", "attn_bias", "window_size", "alibi_slopes", "sinks"),
+                    f"{_MERGE}, which have it"),
+}  # fmt: skip
+MERGE_KEYWORDS = {"v_a": "out", "s_a": "lse", "v_b": "other", "s_b": "other_lse"}
 _OURS_ALONE = (
     "window_size", "softcap", "sinks", "alibi_slopes", "t5_table", "prefix_len", "segment_ids", "seqlens_q",
     "seqlens_k", "block_map", "block_size", "dropout_seed", "return_lse", "kernel", "precision", "score_mod",

@@ -123,6 +123,13 @@ class PackedGradientKeywords(ScoreModKeywords, DropoutKeywords, total=False):
     grad_lse: Float32Array | None
 
 
+class CascadeKeywords(TermKeywords, total=False):
+    """Of ``cascade_attention``, but for ``return_lse``."""
+
+    softcap: float
+    seqlens_k: IntegersLike | None
+
+
 class StepKeywords(TermKeywords, ScoreModKeywords, FunctionKeywords, total=False):
     """Of ``flash_attention_with_kvcache``, but for ``return_lse`` and rotary tables."""
 
