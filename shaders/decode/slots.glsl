@@ -9,7 +9,7 @@ bool looks() {
 }
 bool has_masked() {
     if (MASK != 0) return true;
-    return picky() || (FEATURES & HIDING_SCORES) != 0;
+    return picky() || on(HIDING_SCORES);
 }
 
 uint slot_query[SLOTS], slot_head[SLOTS], slot_mask[SLOTS], slot_bias[SLOTS];
