@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -26,6 +26,18 @@ from .score_functions import Captured
 NAME = "grilly.torch.flex_attention"
 
 
+@overload
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any] | None = ...,
+    block_mask: TorchBlockMask | None = ..., scale: float | None = ..., enable_gqa: bool = ..., return_lse: bool = ...,
+    kernel_options: dict[str, Any] | None = ..., *, return_aux: None = ...,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any] | None = ...,
+    block_mask: TorchBlockMask | None = ..., scale: float | None = ..., enable_gqa: bool = ..., return_lse: bool = ...,
+    kernel_options: dict[str, Any] | None = ..., *, return_aux: tuple[bool, bool],
+) -> tuple[torch.Tensor, Any]: ...  # fmt: skip
 @uncompiled
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any] | None = None,
