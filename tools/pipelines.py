@@ -395,8 +395,9 @@ def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[t
             yield f"score {dim} {rows}", own | {"FEATURES": extras_bits(("score-function",))}, alone
             yield f"both {dim} {rows}", own | {"FEATURES": bits}, both
             yield f"cache {dim} {rows}", own | {"FEATURES": bits | cache}, both
-            more = extras_bits(("bias", "soft-cap", "sinks"))
-            yield f"many {dim} {rows}", own | {"MASK": 2, "FEATURES": bits | cache | more}, both
+            more = bits | cache | extras_bits(("bias", "soft-cap", "sinks"))
+            if more.bit_count() <= choice.variant.limits.get("options", (0, 32))[1]:
+                yield f"many {dim} {rows}", own | {"MASK": 2, "FEATURES": more}, both
         return
     own = constant_sets(choice.variant)[1] | {"CAUSAL": 1, "LSE": 1}  # plain
     yield "score", own | {"FEATURES": extras_bits(("score-function",))}, alone
