@@ -202,8 +202,8 @@ def test_every_option(emulated, axes):
 
 @pytest.mark.parametrize("judge", [
     partial(test_matrix_functions.judge_functions, make=of_everything),
-    test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers,
-], ids=["of_everything", "hidden", "numbers"])  # fmt: skip
+    test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers, test_matrix_functions.judge_cache,
+], ids=["of_everything", "hidden", "numbers", "cache"])  # fmt: skip
 def test_functions_of_few_queries(emulated, judge):
     """Of more rows than a subgroup has, over two splits."""
     judge(emulated, FAMILY, "float16", problem(13, 251, 40, (4, 1), np.float16))
@@ -360,7 +360,8 @@ def test_the_self_check(vulkan_backend, narrow, kernel, monkeypatch):
 @pytest.mark.parametrize("judge", [
     partial(test_matrix_functions.judge_functions, make=of_everything),
     test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers, test_matrix_functions.judge_beside,
-], ids=["of_everything", "hidden", "numbers", "beside"])  # fmt: skip
+    test_matrix_functions.judge_cache,
+], ids=["of_everything", "hidden", "numbers", "beside", "cache"])  # fmt: skip
 def test_functions(vulkan_backend, narrow, kernel, judge, monkeypatch):
     """Score functions and mask functions."""
     choice = chosen(vulkan_backend, narrow, kernel, monkeypatch)
