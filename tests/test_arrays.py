@@ -223,6 +223,20 @@ def test_masks_and_assignment(vulkan_backend):
     same(half, own)
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float16, np.float32, np.int64])
+def test_whole_rows_written_anywhere(vulkan_backend, dtype):
+    """Where they begin says how many elements are moved at a time."""
+    x, own = np.zeros((3, 40), dtype), vulkan_backend.tensor(np.zeros((3, 40), dtype))
+    values = np.arange(64).astype(dtype)
+    from_device = vulkan_backend.tensor(values)
+    for first in range(9):
+        for place in range(9):
+            x[1, first : first + 16] = values[place : place + 16]
+            own[1, first : first + 16] = from_device[place : place + 16]
+            np.testing.assert_array_equal(own.numpy(), x)
+
+
+
 def test_take(vulkan_backend):
     x = RNG.integers(0, 99, (3, 4, 5)).astype(np.int16)
     t, index = vulkan_backend.tensor(x), np.array([[3, 0], [-1, 2]])

@@ -19,6 +19,7 @@ EXEMPT = {
     "functional/sequences.py:flash_attention_varlen": KEYWORDS,
     "functional/sequences.py:flash_attention_varlen_backward": KEYWORDS,
     "functional/sequences.py:flash_attention_with_kvcache": KEYWORDS,
+    "nn/multihead.py:MultiheadAttention.forward": KEYWORDS,
     "nn/multihead.py:MultiheadAttention.__init__": "the arguments of torch.nn.MultiheadAttention, and grilly's own",
     "optim/matrices.py:Muon.__init__": "the arguments of torch.optim.Muon, and grilly's own",
     "torch/attention.py:attention": KEYWORDS,

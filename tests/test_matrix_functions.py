@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import grilly
+import grilly.functional as F
 from kernels import dispatched, pretend
 from test_matrix import VARIANTS, dtype_of, pinned
 from test_score_functions import ALL, RATE, alibi, both, close, exact, problem, window
@@ -119,6 +120,34 @@ def judge_numbers(view, family, dtype, arrays):
 @EACH
 def test_numbers_at_the_ends(backend, variant):
     judge_numbers(*made(backend, variant))
+
+
+def judge_cache(view, family, dtype, arrays):
+    """Of a cache: queries are positions, of samples that hold as many keys and of others."""
+    queries, keys = arrays[0].shape[2], arrays[1].shape[2]
+    mine, its = both(view, alibi)
+    its["mask_mod"] = mine["mask_mod"] = lambda b, h, q, k: (q >= k) & (k + 2 * q + b) % 3 != 0
+    tensors = [view.tensor(array).transpose(0, 2, 1, 3) for array in arrays]
+    for lengths in ([keys, keys], [queries - 5, keys - 2]):
+        found = F.flash_attention_with_kvcache(
+            *tensors, cache_seqlens=np.int32(lengths), return_lse=True, kernel=family, **mine
+        )
+        out, lse = (array.numpy().astype(np.float64) for array in found)
+        for sample, length in enumerate(lengths):
+            own = [array[sample : sample + 1, :, :count]
+                   for array, count in zip(arrays, (queries, length, length), strict=True)]  # fmt: skip
+            at = {
+                name: lambda *given, function=function, sample=sample, first=length - queries: function(
+                    *given[:-4], given[-4] + sample, given[-3], given[-2] + first, given[-1]
+                )
+                for name, function in its.items()
+            }
+            close((out[sample].swapaxes(0, 1)[None], lse[sample][None]), exact(*own, **at), dtype)
+
+
+@EACH
+def test_caches(backend, variant):
+    judge_cache(*made(backend, variant))
 
 
 def judge_beside(view, family, dtype, arrays):

@@ -428,12 +428,15 @@ def test_kernels_without_functions_say_so(vulkan_backend):
         vulkan_backend.attention.flash_attention2(*problem(), **options)
 
 
-def test_packed_sequences_and_caches_say_so(vulkan_backend):
-    q = np.ones((4, 2, 8), np.float32)
-    with pytest.raises(TypeError, match="flash_attention_varlen: .*'mask_mod'; here give F.flash_attention2"):
-        F.flash_attention_varlen(q, q, q, [0, 4], [0, 4], 4, 4, mask_mod=lambda b, h, q, k: q >= k)
-    with pytest.raises(TypeError, match="flash_attention_with_kvcache: .*'score_mod'; here give F.flash_attention2"):
-        F.flash_attention_with_kvcache(q[None], q[None], q[None], score_mod=lambda s, b, h, q, k: s)
+def test_a_table_of_truth_values_behind_another_tensor(vulkan_backend):
+    table, first = RNG.random((9, 16)) < 0.5, np.int32([3])
+    tensors = vulkan_backend.tensor(first), vulkan_backend.tensor(table)
+    arrays = problem(5, 9, 16)
+
+    def seen(first, table):
+        return lambda b, h, q, k: (k < first[0]) | table[q, k]
+
+    close(attend(vulkan_backend, *arrays, mask_mod=seen(*tensors)), exact(*arrays, mask_mod=seen(first, table)))
 
 
 def test_no_other_function_reads_by_scalars(vulkan_backend):

@@ -138,6 +138,36 @@ def test_a_block_mask_without_a_function():
     torch.testing.assert_close(out, want, atol=3e-6, rtol=0)
 
 
+def test_newer_request_for_the_log_sum_exp():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    if not hasattr(flex, "AuxRequest"):
+        pytest.skip("this PyTorch has no AuxRequest")
+    arrays = tensors()
+    out, lse = own(*arrays, alibi, enable_gqa=True, return_lse=True)
+    found, aux = own(*arrays, alibi, enable_gqa=True, return_aux=flex.AuxRequest(lse=True))
+    assert (found == out).all() and (aux.lse == lse).all() and aux.max_scores is None
+    found, aux = own(*arrays, alibi, enable_gqa=True, return_aux=flex.AuxRequest())
+    assert (found == out).all() and aux.lse is None
+    with pytest.raises(ValueError, match="return_lse and return_aux are given"):
+        own(*arrays, enable_gqa=True, return_lse=True, return_aux=flex.AuxRequest(lse=True))
+    with pytest.raises(grilly.UnsupportedError, match="max_scores"):
+        own(*arrays, enable_gqa=True, return_aux=flex.AuxRequest(max_scores=True))
+
+
+def test_one_query_at_its_position():
+    """As PyTorch's decoding does it: a block mask of one query, whose function adds where it stands."""
+    q, k, v = tensors(1, 90)
+
+    def at(offset):
+        return lambda b, h, q, k: causal(b, h, q + offset, k) & (k > 3)
+
+    mask = block_mask(at(torch.tensor(60)), 1, 90)
+    out = own(q, k, v, block_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(
+        out.double(), pytorch(q, k, v, block_mask=mask, enable_gqa=True), atol=3e-6, rtol=0
+    )
+
+
 def test_gradients():
     slopes = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64, requires_grad=True)
     inputs = [array.requires_grad_() for array in tensors()]

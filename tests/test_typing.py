@@ -32,7 +32,7 @@ MADE, ACTIVATIONS = (
 #: Functions that take options.
 TAKING = (
     "flash_attention2", "flash_attention3", "flash_attention2_backward", "flash_attention_varlen",
-    "flash_attention_varlen_backward", "flash_attention_with_kvcache",
+    "flash_attention_varlen_backward", "flash_attention_with_kvcache", "cascade_attention",
 )  # fmt: skip
 
 

@@ -293,13 +293,13 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
         if not serves(variant.architectures, registry.architecture):
             continue  # made for other devices' registers, or orders of elements
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
-        if variant.operation in ("attention-decode", "attention-decode-quantized"):
-            size = choice.subgroup_size or info.subgroup_sizes[0]
+        size = choice.subgroup_size or info.subgroup_sizes[0]
+        if variant.operation in FILLED or "score-function" in variant.offers:
+            sets = []
+        elif variant.operation in ("attention-decode", "attention-decode-quantized"):
             sets = decode_sets(choice, size, most_options(registry, variant))
         elif variant.operation == "linear":
             sets = linear_sets(choice, info)
-        elif variant.operation in FILLED or "score-function" in variant.offers:
-            sets = []
         else:
             sets = constant_sets(variant)
         if info.vendor == "nvidia" and variant.operation.startswith("attention") and not only:
@@ -316,7 +316,7 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
             for operation, constants, filling in norms_with_expressions(registry, choice):
                 yield Asked(choice, constants, operation, filling)
         if variant.operation == "attention-function-blocks" or "score-function" in variant.offers:
-            for operation, constants, filling in score_functions(registry, choice):
+            for operation, constants, filling in score_functions(registry, choice, size):
                 yield Asked(choice, constants, operation, filling)
         if variant.operation == "map-reduce":
             for operation, constants, filling in reductions_of_expressions(registry, choice):

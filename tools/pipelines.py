@@ -145,18 +145,12 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
     With and without options, of which a call has ``most`` at most. Calls with quantized caches have no masks.
     """
     sets = []
-    limit = choice.variant.limits["head_dim"][1]
     quantized = "BITS" in choice.variant.constants
     masked = "masked" not in choice.variant.limits and not quantized
     for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
-        if dim > limit or (rows > 8 and "fragment" not in choice.tile):
+        plain = _few_rows(choice, size, dim, rows)
+        if plain is None:
             continue
-        tiling = schedule.split_rows(choice, size, 64, 8, rows, 8192, (dim, dim), RATES["gpu"].decode.split)
-        plain = dict.fromkeys(choice.variant.constants, 0) | {
-            "HEAD_DIM": dim, "VALUE_DIM": dim, "ROWS": tiling.rows, "LANES": tiling.lanes, "UNROLL": tiling.unroll,
-            "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
-        }  # fmt: skip
-        plain = {name: value for name, value in plain.items() if name in choice.variant.constants}
         if quantized:
             plain |= {"BITS": 4 if rows == 4 else 8}
             sets += [plain | {"CAUSAL": 1, "BITS": bits} for bits in (8, 4)]
@@ -167,6 +161,18 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
             mask = {"MASK": 2} if masked else {}
             sets += [plain | mask | {"FEATURES": extras_bits(names)} for names in _at_once(choice.variant.offers, most)]
     return sets
+
+
+def _few_rows(choice: Choice, size: int, dim: int, rows: int) -> dict[str, int] | None:
+    """The constants of attention-decode for so many columns and rows, without options; None where it takes no such."""
+    if dim > choice.variant.limits["head_dim"][1] or (rows > 8 and "fragment" not in choice.tile):
+        return None
+    tiling = schedule.split_rows(choice, size, 64, 8, rows, 8192, (dim, dim), RATES["gpu"].decode.split)
+    plain = dict.fromkeys(choice.variant.constants, 0) | {
+        "HEAD_DIM": dim, "VALUE_DIM": dim, "ROWS": tiling.rows, "LANES": tiling.lanes, "UNROLL": tiling.unroll,
+        "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
+    }  # fmt: skip
+    return {name: value for name, value in plain.items() if name in choice.variant.constants}
 
 
 def _at_once(offers: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
@@ -356,8 +362,11 @@ def reductions_of_expressions(registry: Registry, choice: Choice) -> Iterator[tu
         yield name, constants, Filling(registry, *holes)
 
 
-def score_functions(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:
-    """Names, constants and fillings of users' functions in attention: alone, with each other, and with all options."""
+def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of users' functions in attention: alone, with each other, and with all options.
+
+    ``size``: of subgroups, where the choice states none.
+    """
     table = Tensor(Slot(0, 4096), (8, 128), np.dtype("float32"))
     documents = Tensor(Slot(1, 4096), (4, 128), np.dtype("int64"))
 
@@ -372,12 +381,25 @@ def score_functions(registry: Registry, choice: Choice) -> Iterator[tuple[str, d
     if choice.variant.operation == "attention-function-blocks":
         yield "mask", {"ROWS": 64, "KEYS": 64}, Functions(mask=mask).filling(registry)
         return
-    own = constant_sets(choice.variant)[1] | {"CAUSAL": 1, "LSE": 1}  # plain
     score = traced("attention", "score_mod", decay).own
     quickly = choice.variant.unproven
     alone = Functions(score).filling(registry, quickly)
     both = Functions(score, mask.behind(count_words("attention", (table,)))).filling(registry, quickly)
     bits = extras_bits(FUNCTIONS)
+    if choice.variant.operation == "attention-decode":
+        for dim, rows in ((256, 8), (128, 64), (128, 8), (128, 1), (64, 64), (64, 8)):
+            plain = _few_rows(choice, choice.subgroup_size or size, dim, rows)
+            if plain is None:
+                continue
+            own, cache = plain | {"CAUSAL": 1, "LSE": 1}, extras_bits(("lengths", "paged"))
+            yield f"score {dim} {rows}", own | {"FEATURES": extras_bits(("score-function",))}, alone
+            yield f"both {dim} {rows}", own | {"FEATURES": bits}, both
+            yield f"cache {dim} {rows}", own | {"FEATURES": bits | cache}, both
+            more = bits | cache | extras_bits(("bias", "soft-cap", "sinks"))
+            if more.bit_count() <= choice.variant.limits.get("options", (0, 32))[1]:
+                yield f"many {dim} {rows}", own | {"MASK": 2, "FEATURES": more}, both
+        return
+    own = constant_sets(choice.variant)[1] | {"CAUSAL": 1, "LSE": 1}  # plain
     yield "score", own | {"FEATURES": extras_bits(("score-function",))}, alone
     yield "both", own | {"FEATURES": bits}, both
     if "tiles" in choice.variant.offers:

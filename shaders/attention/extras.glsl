@@ -90,11 +90,16 @@ bool on(int feature) { return (FEATURES & feature) != 0; }
 uint parameter(uint n) { return PARAMETER(n); }
 float number(uint n) { return uintBitsToFloat(PARAMETER(n)); }
 
-// Whether every score needs score_mod().
+// Whether every score needs score_mod(). For the kernels of decode/: what hides keys from some rows in mask_mod(), and what makes
+// some scores NEVER in score_mod().
 #ifdef FUNCTIONS
 #define HAS_SCORE_MOD ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5 | SCORE_FUNCTION)) != 0)
+#define HIDING_KEYS (WINDOW | PREFIX | SEGMENTS | BLOCKS | MASK_FUNCTION)
+#define HIDING_SCORES (BIAS | SCORE_FUNCTION)
 #else
 #define HAS_SCORE_MOD ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5)) != 0)
+#define HIDING_KEYS (WINDOW | PREFIX | SEGMENTS | BLOCKS)
+#define HIDING_SCORES BIAS
 #endif
 
 uint x_batch, x_head, x_first_row, x_first_key;  // of the whole call

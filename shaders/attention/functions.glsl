@@ -3,13 +3,14 @@
 //
 // The functions are given the bits of their arguments, and words that say where the tensors lie that they read: FUNCTION_WORDS is
 // where these words are. Tensors lie among the other arrays of options, in 32-bit words; function_word() reads one.
-// Batches, heads, queries and keys are of the whole call.
+// Batches, heads, queries and keys are of the whole call. With POSITIONS a query's number is its position among the keys.
 
 // For kernels that define FUNCTIONS; extras.glsl includes it.
 
 // constants: features
 const int SCORE_FUNCTION = 524288;
 const int MASK_FUNCTION = 1048576;
+const int POSITIONS = 2097152;  // beside these
 
 // Behind those of extras.glsl and matrix/next-tile.glsl.
 // constants: parameters
@@ -54,8 +55,13 @@ void hold_function_words() {
 #else
 #define FOUR_WORDS(n) four_words(n)
 #endif
+#ifdef WITHOUT_SCORES
+uint query_number(uint row) { return x_first_row + row; }
+#else
+uint query_number(uint row) { return on(POSITIONS) ? uint(int(row) + BASE_SHIFT) + x_first_key : x_first_row + row; }
+#endif
 #define FUNCTION_ARGUMENTS(row, key) \
-    uvec2(x_batch, 0u), uvec2(x_head, 0u), uvec2(x_first_row + (row), 0u), uvec2(x_first_key + (key), 0u), \
+    uvec2(x_batch, 0u), uvec2(x_head, 0u), uvec2(query_number(row), 0u), uvec2(x_first_key + (key), 0u), \
     FOUR_WORDS(0u), FOUR_WORDS(1u), FOUR_WORDS(2u), FOUR_WORDS(3u), \
     FOUR_WORDS(4u), FOUR_WORDS(5u), FOUR_WORDS(6u), FOUR_WORDS(7u)
 

@@ -57,8 +57,8 @@ const int Q_WORDS = (HEAD_DIM / WIDE + 7) / 8;
 
 // As in flash-decode.comp.
 const float LOWEST = -3.2e38;
-bool some_hidden() { return CAUSAL == 1 || (FEATURES & (WINDOW | PREFIX | SEGMENTS | BLOCKS)) != 0; }
-bool all_count() { return MASK == 0 && !some_hidden() && (FEATURES & (BIAS | DROPOUT)) == 0; }
+bool some_hidden() { return CAUSAL == 1 || (FEATURES & HIDING_KEYS) != 0; }
+bool all_count() { return MASK == 0 && !some_hidden() && (FEATURES & (HIDING_SCORES | DROPOUT)) == 0; }
 
 #include "fours.glsl"
 

@@ -72,9 +72,9 @@ const int COLUMNS = V_WORDS * LANES * QUADS;  // 4-vectors of an output row, the
 const float LOWEST = -3.2e38;
 
 // Whether some rows see some keys before `end` that others do not: every slot is then asked.
-bool some_hidden() { return CAUSAL == 1 || (FEATURES & (WINDOW | PREFIX | SEGMENTS | BLOCKS)) != 0; }
+bool some_hidden() { return CAUSAL == 1 || (FEATURES & HIDING_KEYS) != 0; }
 // Whether every weight is more than nothing, so that values need no test.
-bool all_count() { return MASK == 0 && !some_hidden() && (FEATURES & (BIAS | DROPOUT)) == 0; }
+bool all_count() { return MASK == 0 && !some_hidden() && (FEATURES & (HIDING_SCORES | DROPOUT)) == 0; }
 
 #define REACH gl_ScopeDevice
 #define ROUNDED4(x) (x)

@@ -1,15 +1,15 @@
 // The rows that an invocation holds elements of, and what becomes of their scores.
 
 // Whether causality or an option says which rows see which keys.
-bool picky() { return CAUSAL == 1 || (FEATURES & (WINDOW | PREFIX | SEGMENTS | BLOCKS)) != 0; }
+bool picky() { return CAUSAL == 1 || (FEATURES & HIDING_KEYS) != 0; }
 // Whether every score has to be looked at, beyond causality, and whether a row may not see a key that another sees.
 bool looks() {
     if (MASK != 0) return true;
-    return (FEATURES & (SOFT_CAP | BIAS | ALIBI | T5 | WINDOW | PREFIX | SEGMENTS | BLOCKS)) != 0;
+    return (FEATURES & (SOFT_CAP | HIDING_SCORES | ALIBI | T5 | HIDING_KEYS)) != 0;
 }
 bool has_masked() {
     if (MASK != 0) return true;
-    return picky() || on(BIAS);
+    return picky() || on(HIDING_SCORES);
 }
 
 uint slot_query[SLOTS], slot_head[SLOTS], slot_mask[SLOTS], slot_bias[SLOTS];

@@ -327,7 +327,8 @@ def test_rows_that_a_mask_mixes(vulkan_backend, manifest, monkeypatch):
 @pytest.mark.parametrize("judge_one", [
     *(partial(test_matrix_functions.judge_functions, make=make) for make in (relative, of_everything)),
     test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers, test_matrix_functions.judge_beside,
-], ids=["relative", "of_everything", "hidden", "numbers", "beside"])  # fmt: skip
+    test_matrix_functions.judge_cache,
+], ids=["relative", "of_everything", "hidden", "numbers", "beside", "cache"])  # fmt: skip
 def test_functions(vulkan_backend, manifest, kernel, judge_one, monkeypatch):
     """Score functions and mask functions."""
     choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)

@@ -63,11 +63,11 @@ CHANGES = {
 }
 VARIANT = """
 [[variant]]
-name = "bands"
-dtypes = ["float16"]
+name = "{name}"
+{use}dtypes = ["float16"]
 requires = ["float16-arithmetic"]
 align = 8
-rank = 20
+rank = {rank}
 optimize = false
 threads = 128
 shared_bytes = 32768
@@ -80,7 +80,7 @@ tile = {{ rows = 64, fragment = 16, trip = 16, stages = 2, ahead = 2, keys = 128
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    """The shaders, with "quads-bands" emulated."""
+    """The shaders, with "quads-bands" and "quads-bands-functions" emulated."""
     if NO_COMPILER:
         pytest.skip(NO_COMPILER)
     root = tmp_path_factory.mktemp("emulated")
@@ -97,7 +97,9 @@ def manifest(tmp_path_factory):
     data = tomllib.loads(own.read_text())
     offers = data["sets"]["offered"]["offers"]
     head = own.read_text().split("# NVIDIA's order")[0]
-    (root / "shaders/decode/flash-decode-matrix.toml").write_text(head + VARIANT.format(offers=offers))
+    variants = (("bands", "", 20), ("bands-functions", 'use = ["functions"]\n', 9))
+    made = [VARIANT.format(name=name, use=use, rank=rank, offers=offers) for name, use, rank in variants]
+    (root / "shaders/decode/flash-decode-matrix.toml").write_text(head + "".join(made))
     return Manifest(Checkout(root))
 
 
@@ -135,8 +137,9 @@ def test_against_float64(emulated, case):
     check(emulated, case)
 
 
-def test_the_self_check_passes(emulated, manifest):
-    (variant,) = (v for v in manifest.by_operation["attention-decode"] if v.family == FAMILY)
+@pytest.mark.parametrize("name", ["bands", "bands-functions"])
+def test_the_self_check_passes(emulated, manifest, name):
+    (variant,) = (v for v in manifest.by_operation["attention-decode"] if (v.family, v.variant) == (FAMILY, name))
     facts = {"align": 8, "head_dim": 64, "value_dim": 40}
     assert selfcheck.prove(emulated.opened, emulated.opened.registry.choice(variant), facts) is None
 
@@ -195,6 +198,15 @@ def test_every_option(emulated, axes):
     assert_as_accurate(
         lse.numpy(), wanted.exact_lse, wanted.plain_lse, f"{cell} lse", features.lse_magnitude(wanted, np.float16, True)
     )
+
+
+@pytest.mark.parametrize("judge", [
+    partial(test_matrix_functions.judge_functions, make=of_everything),
+    test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers, test_matrix_functions.judge_cache,
+], ids=["of_everything", "hidden", "numbers", "cache"])  # fmt: skip
+def test_functions_of_few_queries(emulated, judge):
+    """Of more rows than a subgroup has, over two splits."""
+    judge(emulated, FAMILY, "float16", problem(13, 251, 40, (4, 1), np.float16))
 
 
 @pytest.mark.parametrize("page", [None, 64, 24])
@@ -348,7 +360,8 @@ def test_the_self_check(vulkan_backend, narrow, kernel, monkeypatch):
 @pytest.mark.parametrize("judge", [
     partial(test_matrix_functions.judge_functions, make=of_everything),
     test_matrix_functions.judge_hidden, test_matrix_functions.judge_numbers, test_matrix_functions.judge_beside,
-], ids=["of_everything", "hidden", "numbers", "beside"])  # fmt: skip
+    test_matrix_functions.judge_cache,
+], ids=["of_everything", "hidden", "numbers", "beside", "cache"])  # fmt: skip
 def test_functions(vulkan_backend, narrow, kernel, judge, monkeypatch):
     """Score functions and mask functions."""
     choice = chosen(vulkan_backend, narrow, kernel, monkeypatch)

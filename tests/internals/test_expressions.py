@@ -387,7 +387,7 @@ BOUND = 1 << 21
 def quickly(function, dtypes):
     """The expression that a function is, with fewer instructions; its int32 arrays are of indices."""
     made = traced(function, dtypes, [], None, FLOAT32)
-    bounds = {number: BOUND for number, dtype in enumerate(dtypes) if dtype == INT32}
+    bounds = {number: (0, BOUND - 1) for number, dtype in enumerate(dtypes) if dtype == INT32}
     return Expression(*quick(replaced([made.output], lambda leaf: leaf, by_device), bounds))
 
 

@@ -42,6 +42,7 @@ TAKEN = {
     "flash_attention_varlen": keywords.PackedKeywords,
     "flash_attention_varlen_backward": keywords.PackedGradientKeywords,
     "flash_attention_with_kvcache": keywords.CacheKeywords,
+    "cascade_attention": keywords.CascadeKeywords,
 }
 
 
@@ -90,6 +91,8 @@ def test_no_word_of_ours_counts_as_foreign():
     assert not given.keys() & foreign.SDPA_KEYWORDS.keys()
     assert not inspect.signature(F.flash_attention_with_kvcache).parameters.keys() & foreign.CACHE_KEYWORDS.keys()
     assert not inspect.signature(F.flash_attention_varlen).parameters.keys() & foreign.PACKED_KEYWORDS.keys()
+    assert not inspect.signature(F.cascade_attention).parameters.keys() & foreign.CASCADE_KEYWORDS.keys()
+    assert not inspect.signature(F.merge_attention).parameters.keys() & foreign.MERGE_KEYWORDS.keys()
     for name, words in foreign.STEP_KEYWORDS.items():
         assert not inspect.signature(getattr(F, name, grilly.FlashConfig)).parameters.keys() & words.keys(), name
 

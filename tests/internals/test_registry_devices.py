@@ -9,7 +9,7 @@ import pytest
 from grilly.compute.matmul.tile_schedule import choose, tile_schedule
 from grilly.errors import SelfCheckWarning
 from grilly.registry import Registry, Request, default_manifest
-from grilly.registry.names import EXTRAS
+from grilly.registry.names import EXTRAS, FUNCTIONS
 from grilly.registry.shared import extras_bits
 from test_registry import GPU, LIMITS
 
@@ -327,6 +327,24 @@ def test_functions_on_matrix_units(other, amd, intel, names):
                 assert "score-function" not in found.offers or extras == more
         wide = r.resolve(plain_attention(256, ragged=0, tall=0, extras=asked)).variant
         assert not wide.unproven and "score-function" in wide.offers
+
+
+@pytest.mark.parametrize("names", [("score-function",), ("mask-function", "positions", "lengths", "paged")])
+def test_functions_of_few_queries(other, amd, intel, names):
+    """Every device has a kernel that splits the keys, and never takes it without functions."""
+    facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 1, "rows": 4}
+    devices = {
+        "flash-decode-matrix.quads-bands-functions": other("nvidia"), "flash-decode.split16-functions": amd(AMD[0][0]),
+        "flash-decode.slim16-functions": intel(*INTEL[2][:3]), "flash-decode.words16-functions": other("apple"),
+    }  # fmt: skip
+    for label, r in devices.items():
+        extras = extras_bits(names)
+        asked = Request("attention-decode", "float16", problem={**facts, "extras": extras, "options": len(names)})
+        assert r.resolve(asked).variant.label.removesuffix(".d128") == label
+        for without in (0, extras_bits(("dropout",)), extras_bits(set(names) - {*FUNCTIONS})):
+            problem = {**facts, "extras": without, "options": without.bit_count()}
+            found = r.resolve(Request("attention-decode", "float16", problem=problem)).variant
+            assert "score-function" not in found.offers
 
 
 def test_attention_under_nvk(other):

@@ -99,6 +99,15 @@ def interfaces(q: Floats, tensor: grilly.Tensor, mask: NDArray[np.bool_], starts
         tuple[grilly.Tensor, grilly.Tensor],
     )
 
+    assert_type(F.cascade_attention(q, q, q, q, q, causal=True, seqlens_k=starts), Floats)
+    assert_type(F.cascade_attention(tensor, q, q, q, q, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(F.merge_attention(tensor, tensor, tensor, tensor), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(F.merge_attention(q, q, q, q), tuple[Floats, Floats])
+    F.flash_attention_varlen(q, q, q, starts, starts, 7, 7, mask_mod=lambda b, h, query, key: query >= key)
+    F.flash_attention_with_kvcache(q, tensor, tensor, score_mod=lambda s, b, h, query, key: s + key)
+
+    F.cascade_attention(q, q, q, q, q, mask=mask)  # type: ignore[call-overload]
+    F.merge_attention(q, q, q)  # type: ignore[call-overload]
     F.scaled_dot_product_attention(q, q, q, causal=True)  # type: ignore[call-overload]
     F.flash_attention_varlen(q, q, q, starts, starts, 7, 7, mask=mask)  # type: ignore[call-overload]
     F.flash_attention_varlen(q, q, q, q, starts, 7, 7)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ def attention(q: torch.Tensor, mask: torch.Tensor, whether: bool) -> None:
     gt.flex_attention(q, q, q, score_mod=lambda score, b, h, query, key: score, scale=0.5, return_lse=True)
     assert_type(gt.flex_attention(q, q, q), torch.Tensor | tuple[torch.Tensor, torch.Tensor])
 
-    gt.flex_attention(q, q, q, score_mod=3)  # type: ignore[arg-type]
+    gt.flex_attention(q, q, q, score_mod=3)  # type: ignore[call-overload]
     gt.attention(q, q, q, is_causal=True)  # type: ignore[call-overload]
     gt.attention(q, q, q, precision="low")  # type: ignore[call-overload]
     gt.scaled_dot_product_attention(q, q)  # type: ignore[call-arg]

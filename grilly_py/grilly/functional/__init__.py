@@ -7,6 +7,7 @@ NumPy array out. The work runs on the tensors' backend, or on the default one (s
 from . import activations as _activations
 from .activations import *  # noqa: F403  whatever has a record
 from .attention import flash_attention2, flash_attention2_backward, flash_attention3
+from .cascade import cascade_attention, merge_attention
 from .convolution import conv1d, conv1d_backward, conv2d, conv2d_backward
 from .dropout import dropout
 from .embedding import embedding, embedding_backward
@@ -33,11 +34,12 @@ from .steps import attention_dropout, attention_mask, attention_output, attentio
 __all__ = [
     *(name for name in vars(_activations) if not name.startswith("_")),
     "add_layer_norm", "add_rms_norm", "attention_dropout", "attention_mask", "attention_output", "attention_scores",
-    "conv1d", "conv1d_backward", "conv2d", "conv2d_backward", "cross_entropy", "cross_entropy_backward", "dropout",
-    "dropout_mask", "embedding", "embedding_backward", "flash_attention", "flash_attention2",
-    "flash_attention2_backward", "flash_attention3", "flash_attention_varlen", "flash_attention_varlen_backward",
-    "flash_attention_with_kvcache", "geglu", "geglu_backward", "gelu", "gelu_backward", "glu", "glu_backward",
-    "group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward", "linear", "linear_backward",
-    "log_softmax", "log_softmax_backward", "naive_attention", "rms_norm", "rms_norm_backward", "rope",
-    "scaled_dot_product_attention", "softmax", "softmax_backward", "swiglu", "swiglu_backward", "t5_bias",
+    "cascade_attention", "conv1d", "conv1d_backward", "conv2d", "conv2d_backward", "cross_entropy",
+    "cross_entropy_backward", "dropout", "dropout_mask", "embedding", "embedding_backward", "flash_attention",
+    "flash_attention2", "flash_attention2_backward", "flash_attention3", "flash_attention_varlen",
+    "flash_attention_varlen_backward", "flash_attention_with_kvcache", "geglu", "geglu_backward", "gelu",
+    "gelu_backward", "glu", "glu_backward", "group_norm", "group_norm_backward", "layer_norm",
+    "layer_norm_backward", "linear", "linear_backward", "log_softmax", "log_softmax_backward", "merge_attention",
+    "naive_attention", "rms_norm", "rms_norm_backward", "rope", "scaled_dot_product_attention", "softmax",
+    "softmax_backward", "swiglu", "swiglu_backward", "t5_bias",
 ]  # fmt: skip

@@ -10,7 +10,14 @@ import numpy as np
 from ..compute.attention import foreign as _foreign
 from ..compute.attention import kvcache as _kvcache
 from ..compute.attention import varlen as _varlen
-from ..compute.attention.keywords import CacheKeywords, HostCacheKeywords, PackedGradientKeywords, PackedKeywords
+from ..compute.attention.keywords import (
+    CacheKeywords,
+    HostCacheKeywords,
+    MaskFunction,
+    PackedGradientKeywords,
+    PackedKeywords,
+    ScoreFunction,
+)
 from ..compute.backend import device_of
 from ..compute.device.arrays import (
     Array,
@@ -61,6 +68,7 @@ def flash_attention_varlen(
 def flash_attention_varlen(
     q: FloatArray, k: FloatArray, v: FloatArray, cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike,
     max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *, causal: bool = False, scale: float | None = None,
+    score_mod: ScoreFunction | None = None, mask_mod: MaskFunction | None = None,
     window_size: Sequence[int | None] | None = None, softcap: float = 0.0, alibi_slopes: FloatsLike | None = None,
     sinks: FloatsLike | None = None, dropout_p: float = 0.0, dropout_seed: SupportsIndex | Tensor | None = None,
     dropout_offset: SupportsIndex = 0, return_lse: bool = False, kernel: str | None = None,
@@ -87,6 +95,9 @@ def flash_attention_varlen(
         Query i of a sequence sees key j when ``j <= i + n_kv - n_q``.
     scale : float, optional
         ``1 / sqrt(D)`` by default.
+    score_mod, mask_mod : callable, optional
+        As for ``flash_attention2``, functions of scalars: batch is the sequence's number, and queries and keys count
+        from 0 within it. They have no gradients here.
     window_size : (left, right), optional
         Query i sees keys from ``i + n_kv - n_q - left`` to ``i + n_kv - n_q + right``; None or -1 sets no bound.
     softcap : float
@@ -113,6 +124,10 @@ def flash_attention_varlen(
     ------
     TypeError, ValueError
         For arrays and numbers that do not go together, before any device work.
+    ExpressionError
+        For a score_mod or mask_mod that cannot become a part of a kernel.
+    GradientError
+        Where a gradient is wanted of a call with score_mod or mask_mod, or by alibi_slopes.
     UnsupportedError
         Where an array is larger than one binding of the device, or no kernel takes what is asked for.
     """
@@ -120,9 +135,9 @@ def flash_attention_varlen(
     device = device_of("flash_attention_varlen", *arrays, alibi_slopes, sinks)
     return _varlen.flash_attention_varlen(
         device, *arrays, max_seqlen_q, max_seqlen_k,
-        causal=causal, scale=scale, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
-        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
-        return_lse=return_lse, kernel=kernel, precision=precision,
+        causal=causal, scale=scale, score_mod=score_mod, mask_mod=mask_mod, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, dropout_p=dropout_p, dropout_seed=dropout_seed,
+        dropout_offset=dropout_offset, return_lse=return_lse, kernel=kernel, precision=precision,
     )  # fmt: skip
 
 
@@ -236,6 +251,7 @@ def flash_attention_with_kvcache(
     q: FloatArray, k_cache: FloatArray, v_cache: FloatArray, k: FloatArray | None = None, v: FloatArray | None = None,
     cache_seqlens: SupportsIndex | IntegersLike | None = None, page_table: IntegersLike | None = None, *,
     rotary: tuple[FloatsLike, FloatsLike] | None = None, rotary_interleaved: bool = False, causal: bool = False,
+    score_mod: ScoreFunction | None = None, mask_mod: MaskFunction | None = None,
     window_size: Sequence[int | None] | None = None, softcap: float = 0.0, alibi_slopes: FloatsLike | None = None,
     t5_table: FloatsLike | None = None, t5_bidirectional: bool = True, t5_max_distance: SupportsIndex = 128,
     sinks: FloatsLike | None = None, scale: float | None = None, return_lse: bool = False, kernel: str | None = None,
@@ -276,6 +292,9 @@ def flash_attention_with_kvcache(
         Whether pairs are elements 2 p and 2 p + 1 (flash-attn's default), and not p and p + P (as ``rope``).
     causal : bool
         Query i sees key j when ``j <= i + n - Sq``.
+    score_mod, mask_mod : callable, optional
+        As for ``flash_attention2``, functions of scalars: batch is the sample, key the position in its cache, and query
+        that of the query, ``i + n - Sq``: negative where a sample has fewer keys than queries.
     window_size : (left, right), optional
         Query i sees keys from ``i + n - Sq - left`` to ``i + n - Sq + right``; None or -1 sets no bound.
     softcap : float
@@ -305,7 +324,9 @@ def flash_attention_with_kvcache(
     ------
     TypeError, ValueError
         For arrays and numbers that do not go together, new keys that do not fit and pages that are not there; before
-        any device work, and with the caches as they were.
+        any device work, and with the caches as they were. Also for a block mask as ``mask_mod``.
+    ExpressionError
+        For a score_mod or mask_mod that cannot become a part of a kernel.
     UnsupportedError
         For 16-bit caches on a device without 16-bit storage, and paged caches beyond one binding of the device.
     """
@@ -314,7 +335,8 @@ def flash_attention_with_kvcache(
     device = device_of("flash_attention_with_kvcache", *arrays, *tables, alibi_slopes, t5_table, sinks)
     return _kvcache.flash_attention_with_kvcache(
         device, *arrays, rotary=rotary, rotary_interleaved=rotary_interleaved,
-        causal=causal, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, t5_table=t5_table,
-        t5_bidirectional=t5_bidirectional, t5_max_distance=t5_max_distance, sinks=sinks, scale=scale,
-        return_lse=return_lse, kernel=kernel, precision=precision,
+        causal=causal, score_mod=score_mod, mask_mod=mask_mod, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, t5_table=t5_table, t5_bidirectional=t5_bidirectional,
+        t5_max_distance=t5_max_distance, sinks=sinks, scale=scale, return_lse=return_lse, kernel=kernel,
+        precision=precision,
     )  # fmt: skip

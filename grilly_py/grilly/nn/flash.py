@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.attention.heads import join_heads
+from ..compute.attention.keywords import MaskFunction, ScoreFunction
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArray, NDArray, Precision
 from ..compute.device.numbers import integer
@@ -65,21 +66,23 @@ class FlashAttention2(Module):
     @overload
     def forward(
         self, query: NDArray[FloatT], key: NDArray[FloatT], value: NDArray[FloatT], *, mask: HostMask | None = ...,
-        causal: bool | None = ...,
+        causal: bool | None = ..., score_mod: ScoreFunction | None = ..., mask_mod: MaskFunction | None = ...,
     ) -> NDArray[FloatT]: ...  # fmt: skip
     @overload
     def forward(
         self, query: Tensor, key: FloatArray, value: FloatArray, *,
-        mask: MaskArray | None = ..., causal: bool | None = ...,
+        mask: MaskArray | None = ..., causal: bool | None = ..., score_mod: ScoreFunction | None = ...,
+        mask_mod: MaskFunction | None = ...,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def forward(
         self, query: FloatArray, key: FloatArray, value: FloatArray, *,
-        mask: MaskArray | None = ..., causal: bool | None = ...,
+        mask: MaskArray | None = ..., causal: bool | None = ..., score_mod: ScoreFunction | None = ...,
+        mask_mod: MaskFunction | None = ...,
     ) -> Array: ...  # fmt: skip
     def forward(
         self, query: FloatArray, key: FloatArray, value: FloatArray, *, mask: MaskArray | None = None,
-        causal: bool | None = None,
+        causal: bool | None = None, score_mod: ScoreFunction | None = None, mask_mod: MaskFunction | None = None,
     ) -> Array:  # fmt: skip
         """Attend.
 
@@ -94,6 +97,8 @@ class FlashAttention2(Module):
             Boolean (True = attend) or additive, broadcastable to ``(B, H, Sq, Sk)``.
         causal : bool, optional
             Instead of the layer's own.
+        score_mod, mask_mod : callable, optional
+            As for ``grilly.functional.flash_attention2``, or a block mask as ``mask_mod``.
 
         Returns
         -------
@@ -115,7 +120,8 @@ class FlashAttention2(Module):
                 f"(B, S, {self.embed_dim}), (S, {self.embed_dim}) or (B, H, S, {self.head_dim})"
             )
         causal = self.causal if causal is None else causal
-        options = {"causal": causal, "scale": self.scale, "precision": self.precision}
+        options = {"causal": causal, "scale": self.scale, "precision": self.precision, "score_mod": score_mod,
+                   "mask_mod": mask_mod}  # fmt: skip
         if rank == 4:
             if q_shape[1] != self.num_heads or q_shape[3] != self.head_dim:
                 raise ValueError(

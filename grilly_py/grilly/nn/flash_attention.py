@@ -9,6 +9,7 @@ import numpy as np
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.attention.checks import check_qkv
+from ..compute.attention.keywords import MaskFunction, ScoreFunction
 from ..compute.backend import backend_of
 from ..compute.device.arrays import Array, BoolArray, Float32Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
@@ -66,43 +67,51 @@ class FlashAttention(Module):
     @overload
     def flash_attn(
         self, q: NDArray[FloatT], k: NDArray[FloatT], v: NDArray[FloatT], mask: NDArray[np.bool_] | None = ...,
-        attn_bias: NDArray[np.float32] | None = ...,
+        attn_bias: NDArray[np.float32] | None = ..., *, score_mod: ScoreFunction | None = ...,
+        mask_mod: MaskFunction | None = ...,
     ) -> NDArray[FloatT]: ...  # fmt: skip
     @overload
     def flash_attn(
         self, q: Tensor, k: FloatArray, v: FloatArray, mask: BoolArray | None = ...,
-        attn_bias: Float32Array | None = ...,
+        attn_bias: Float32Array | None = ..., *, score_mod: ScoreFunction | None = ...,
+        mask_mod: MaskFunction | None = ...,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def flash_attn(
         self, q: FloatArray, k: FloatArray, v: FloatArray,
-        mask: BoolArray | None = ..., attn_bias: Float32Array | None = ...,
+        mask: BoolArray | None = ..., attn_bias: Float32Array | None = ..., *,
+        score_mod: ScoreFunction | None = ..., mask_mod: MaskFunction | None = ...,
     ) -> Array: ...  # fmt: skip
     def flash_attn(
         self, q: FloatArray, k: FloatArray, v: FloatArray, mask: BoolArray | None = None,
-        attn_bias: Float32Array | None = None,
+        attn_bias: Float32Array | None = None, *, score_mod: ScoreFunction | None = None,
+        mask_mod: MaskFunction | None = None,
     ) -> Array:  # fmt: skip
         """Attend tile by tile, whatever ``flash`` is. Parameters, result and errors as in ``forward``."""
-        return self._attend(True, q, k, v, mask, attn_bias)
+        return self._attend(True, q, k, v, mask, attn_bias, {"score_mod": score_mod, "mask_mod": mask_mod})
 
     @overload
     def forward(
         self, q: NDArray[FloatT], k: NDArray[FloatT], v: NDArray[FloatT], mask: NDArray[np.bool_] | None = ...,
-        attn_bias: NDArray[np.float32] | None = ...,
+        attn_bias: NDArray[np.float32] | None = ..., *, score_mod: ScoreFunction | None = ...,
+        mask_mod: MaskFunction | None = ...,
     ) -> NDArray[FloatT]: ...  # fmt: skip
     @overload
     def forward(
         self, q: Tensor, k: FloatArray, v: FloatArray, mask: BoolArray | None = ...,
-        attn_bias: Float32Array | None = ...,
+        attn_bias: Float32Array | None = ..., *, score_mod: ScoreFunction | None = ...,
+        mask_mod: MaskFunction | None = ...,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def forward(
         self, q: FloatArray, k: FloatArray, v: FloatArray,
-        mask: BoolArray | None = ..., attn_bias: Float32Array | None = ...,
+        mask: BoolArray | None = ..., attn_bias: Float32Array | None = ..., *,
+        score_mod: ScoreFunction | None = ..., mask_mod: MaskFunction | None = ...,
     ) -> Array: ...  # fmt: skip
     def forward(
         self, q: FloatArray, k: FloatArray, v: FloatArray, mask: BoolArray | None = None,
-        attn_bias: Float32Array | None = None,
+        attn_bias: Float32Array | None = None, *, score_mod: ScoreFunction | None = None,
+        mask_mod: MaskFunction | None = None,
     ) -> Array:  # fmt: skip
         """Attend.
 
@@ -118,6 +127,8 @@ class FlashAttention(Module):
             broadcast to ``(B, H, Sq, Sk)``.
         attn_bias : numpy.ndarray or grilly.Tensor, optional
             float32, broadcastable to ``(B, H, Sq, Sk)``, added to the scaled scores.
+        score_mod, mask_mod : callable, optional
+            As for ``grilly.functional.flash_attention2``, or a block mask as ``mask_mod``; not with ``flash=False``.
 
         Returns
         -------
@@ -130,7 +141,7 @@ class FlashAttention(Module):
         ValueError, TypeError
             For shapes and dtypes that do not go together.
         """
-        return self._attend(self.flash, q, k, v, mask, attn_bias)
+        return self._attend(self.flash, q, k, v, mask, attn_bias, {"score_mod": score_mod, "mask_mod": mask_mod})
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
@@ -143,7 +154,7 @@ class FlashAttention(Module):
 
     def _attend(
         self, flash: bool, q: FloatArray, k: FloatArray, v: FloatArray, mask: BoolArray | None,
-        attn_bias: Float32Array | None,
+        attn_bias: Float32Array | None, functions: dict[str, Any],
     ) -> Array:  # fmt: skip
         name = type(self).__name__
         q_shape, k_shape, v_shape = shapes(name, q=q, k=k, v=v)
@@ -160,12 +171,17 @@ class FlashAttention(Module):
         if attn_bias is not None and getattr(attn_bias, "dtype", None) != np.float32:
             kind = getattr(attn_bias, "dtype", type(attn_bias).__name__)
             raise TypeError(f"{name}: attn_bias is {kind}; expected float32: use .astype(numpy.float32)")
+        if not flash and any(function is not None for function in functions.values()):
+            raise ValueError(f"{name}: score_mod or mask_mod is given and flash is False; they are for flash=True")
         backend_of(name, q, k, v, mask, attn_bias)  # refuses tensors of different backends
         backend, (q, k, v), keep = self._send(q, k, v)
         options = {"mask": mask, "attn_bias": attn_bias, "causal": self.causal}
         if self.training and self.dropout:
             options |= with_seed(backend.opened, {"dropout_p": self.dropout})
-        out = F.flash_attention2(q, k, v, **options) if flash else stored_attention(backend.opened, q, k, v, **options)
+        if flash:
+            out = F.flash_attention2(q, k, v, **options, **functions)
+        else:
+            out = stored_attention(backend.opened, q, k, v, **options)
         return out if keep else out.numpy()
 
     def extra_repr(self) -> str:

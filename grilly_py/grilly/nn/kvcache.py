@@ -199,8 +199,8 @@ class KVCache(KeepsNothing):
         rotary_interleaved : bool, optional
             With a pair of arrays: as RoPE's ``interleaved``, and False by default like that.
         **options
-            Of ``grilly.functional.flash_attention_with_kvcache``: a window, sinks, T5's bias and others; also
-            ``causal``, by default whether k and v are given.
+            Of ``grilly.functional.flash_attention_with_kvcache``: a window, sinks, ``score_mod`` and ``mask_mod``, T5's
+            bias and others; also ``causal``, by default whether k and v are given.
 
         Returns
         -------

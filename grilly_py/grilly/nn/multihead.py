@@ -11,6 +11,7 @@ import numpy as np
 from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.attention.heads import join_heads
+from ..compute.attention.keywords import MaskFunction, ScoreFunction
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import (
     Architecture,
@@ -162,6 +163,7 @@ class MultiheadAttention(Module):
         mask: HostMask | None = ..., causal: bool | None = ..., need_weights: bool = ...,
         average_attn_weights: bool = ..., position_bias: Float32Array | MultiheadAttention | None = ...,
         position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
+        score_mod: ScoreFunction | None = ..., mask_mod: MaskFunction | None = ...,
     ) -> tuple[NDArray[FloatT], NDArray[np.float32] | None]: ...  # fmt: skip
     @overload
     def forward(
@@ -169,6 +171,7 @@ class MultiheadAttention(Module):
         mask: MaskArray | None = ..., causal: bool | None = ..., need_weights: bool = ...,
         average_attn_weights: bool = ..., position_bias: Float32Array | MultiheadAttention | None = ...,
         position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
+        score_mod: ScoreFunction | None = ..., mask_mod: MaskFunction | None = ...,
     ) -> tuple[Tensor, Tensor | None]: ...  # fmt: skip
     @overload
     def forward(
@@ -176,6 +179,7 @@ class MultiheadAttention(Module):
         mask: MaskArray | None = ..., causal: bool | None = ..., need_weights: bool = ...,
         average_attn_weights: bool = ..., position_bias: Float32Array | MultiheadAttention | None = ...,
         position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
+        score_mod: ScoreFunction | None = ..., mask_mod: MaskFunction | None = ...,
     ) -> tuple[Array, Array | None]: ...  # fmt: skip
     def forward(
         self,
@@ -190,6 +194,8 @@ class MultiheadAttention(Module):
         position_bias: Float32Array | MultiheadAttention | None = None,
         position_offset: SupportsIndex | None = None,
         cache: KVCache | None = None,
+        score_mod: ScoreFunction | None = None,
+        mask_mod: MaskFunction | None = None,
     ) -> tuple[Array, Array | None]:
         """Attend.
 
@@ -221,6 +227,9 @@ class MultiheadAttention(Module):
             Of ``make_cache``. In a causal layer the query's tokens follow those in it, are added to it, and attend to
             all of them; in others the query attends to what ``fill_cache`` put there. Needs ``need_weights=False``, and
             takes no key, value or mask, and no array as ``position_bias``. Nothing is kept for ``backward``.
+        score_mod, mask_mod : callable, optional
+            As for ``grilly.functional.flash_attention2``, and with a cache as for ``flash_attention_with_kvcache``.
+            They need ``need_weights=False``.
 
         Returns
         -------
@@ -235,10 +244,12 @@ class MultiheadAttention(Module):
         ValueError, TypeError
             For shapes and dtypes that do not go together, and options of another architecture.
         """
+        functions = {"score_mod": score_mod, "mask_mod": mask_mod}
+        self._check_functions(functions, need_weights)
         if cache is not None:
             given = {"key": key, "value": value, "mask": mask, "position_offset": position_offset}
             given["causal"] = None if causal == self.causal else causal
-            return self._continue(query, cache, need_weights, position_bias, given), None
+            return self._continue(query, cache, need_weights, position_bias, given, functions), None
         key = query if key is None else key
         value = key if value is None else value
         rank = self._check(query, key, value, causal, position_bias, position_offset)
@@ -251,11 +262,14 @@ class MultiheadAttention(Module):
             value = query if alike[1] else value.reshape(1, *value.shape)
         q, k, v = (split_heads(array, self.num_heads) for array in self._project(backend, query, key, value))
         options, weights = self._flash_options(backend, q, k, mask, causal, position_bias, position_offset), None
+        if options is None and any(function is not None for function in functions.values()):
+            raise ValueError("MultiheadAttention: score_mod or mask_mod is given beside a position_offset by which the "
+                             "last query does not stand at the last key")  # fmt: skip
         if need_weights or options is None:
             weights = self._attention_weights(backend, q, k, mask, causal, position_bias, position_offset)
             output = F.attention_output(weights, v, architecture=self.architecture)
         else:
-            output = F.flash_attention2(q, k, v, **options, **self._own_precision())
+            output = F.flash_attention2(q, k, v, **options, **functions, **self._own_precision())
         output = (self.o if self.architecture == "t5" else self.out_proj)(join_heads(output))
         weights = self._averaged(backend, weights, average_attn_weights) if need_weights else None
         if rank == 2:
@@ -336,9 +350,17 @@ class MultiheadAttention(Module):
         self._same_backend(cache, backend)
         cache.fill(*self._by_tokens(self._project(backend, None, key, value)), lengths)
 
+    @staticmethod
+    def _check_functions(functions: dict[str, Any], need_weights: bool) -> None:
+        """Raise ValueError where weights are wanted beside a function."""
+        for name, function in functions.items():
+            if function is not None and need_weights:
+                raise ValueError(f"MultiheadAttention: with {name} no weights are returned; give need_weights=False")
+
     def _continue(
-        self, query: Any, cache: KVCache, need_weights: bool, position_bias: Any, others: dict[str, Any]
-    ) -> Any:
+        self, query: Any, cache: KVCache, need_weights: bool, position_bias: Any, others: dict[str, Any],
+        functions: dict[str, Any],
+    ) -> Any:  # fmt: skip
         """The output for tokens that follow those in the cache, or attend to what it was filled with."""
         if need_weights:
             raise ValueError("MultiheadAttention: with a cache no weights are returned; give need_weights=False")
@@ -356,7 +378,7 @@ class MultiheadAttention(Module):
         backend = sent.backend
         self._same_backend(cache, backend)
         sent = sent.reshape(1, *sent.shape) if rank == 2 else sent
-        options = self._own_precision()
+        options = self._own_precision() | {name: own for name, own in functions.items() if own is not None}
         if self.architecture == "t5":
             options = {"scale": 1.0, **self._table(backend, position_bias), **options}
         given = (sent, sent, sent) if self.causal else (sent, None, None)

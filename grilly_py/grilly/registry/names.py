@@ -70,7 +70,11 @@ READINGS = {
 #: Which rows of a call a dispatch does, another bit that no call asks for (compute/attention/tile_classes.py).
 APART = {"mixed-apart": "rows that additive masks mix in a dispatch of their own"}
 #: What calls users' functions: bits of the same constant (compute/attention/functions.py).
-FUNCTIONS = {"score-function": "a score function (score_mod)", "mask-function": "a mask function (mask_mod)"}
+FUNCTIONS = {
+    "score-function": "a score function (score_mod)",
+    "mask-function": "a mask function (mask_mod)",
+    "positions": "functions of positions in a cache",
+}
 #: All that a variant may offer.
 OFFERS = EXTRAS | READINGS | APART | FUNCTIONS
 

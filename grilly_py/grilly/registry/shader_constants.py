@@ -74,6 +74,7 @@ CONSTANTS: dict[str, dict[str, int | float]] = {
         "MIXED_APART": 262144,
         "SCORE_FUNCTION": 524288,
         "MASK_FUNCTION": 1048576,
+        "POSITIONS": 2097152,
     },
     "forms": {
         "ABSENT": 0,

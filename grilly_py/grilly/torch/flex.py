@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
+from torch.nn.attention import flex_attention as pytorch
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
 from ..compute.attention.functions import BlockMask, traced
@@ -15,6 +16,7 @@ from ..compute.backend import default_backend
 from ..compute.device.tape import taped
 from ..compute.device.tensor import Tensor
 from ..compute.gradients import pulled
+from ..errors import UnsupportedError
 from ..functional import flash_attention2
 from .arrays import array_of, check_dense, tensor_of
 from .attention import check_floats
@@ -24,12 +26,24 @@ from .score_functions import Captured
 NAME = "grilly.torch.flex_attention"
 
 
+@overload
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any] | None = ...,
+    block_mask: TorchBlockMask | None = ..., scale: float | None = ..., enable_gqa: bool = ..., return_lse: bool = ...,
+    kernel_options: dict[str, Any] | None = ..., *, return_aux: None = ...,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any] | None = ...,
+    block_mask: TorchBlockMask | None = ..., scale: float | None = ..., enable_gqa: bool = ..., return_lse: bool = ...,
+    kernel_options: dict[str, Any] | None = ..., *, return_aux: tuple[bool, bool],
+) -> tuple[torch.Tensor, Any]: ...  # fmt: skip
 @uncompiled
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any] | None = None,
     block_mask: TorchBlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
-    return_lse: bool = False, kernel_options: dict[str, Any] | None = None,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *, return_aux: Any = None,
+) -> torch.Tensor | tuple[torch.Tensor, Any]:  # fmt: skip
     """PyTorch's ``flex_attention`` on tensors of the CPU, computed on the default backend, with gradients.
 
     Parameters
@@ -52,20 +66,26 @@ def flex_attention(
         Also return the log-sum-exp, ``(B, H, N_q)`` float32, of natural logarithms.
     kernel_options : dict, optional
         For PyTorch's own kernels: they mean nothing here.
+    return_aux : torch.nn.attention.flex_attention.AuxRequest, optional
+        Newer PyTorch's form of ``return_lse``: with ``AuxRequest(lse=True)`` the second result is an ``AuxOutput``
+        that has it.
 
     Returns
     -------
     output : torch.Tensor
         ``(B, H, N_q, D_v)``. Rows that see nothing are zeros, with a log-sum-exp of minus infinity.
     lse : torch.Tensor
-        Only with ``return_lse``.
+        Only with ``return_lse``; with ``return_aux`` an AuxOutput.
 
     Raises
     ------
     TypeError
         For tensors that are not on the CPU, of other dtypes, and functions of other arguments.
     ValueError
-        For shapes that do not go together, and heads that differ without ``enable_gqa``.
+        For shapes that do not go together, heads that differ without ``enable_gqa``, and ``return_lse`` beside
+        ``return_aux``.
+    UnsupportedError
+        For ``AuxRequest(max_scores=True)``: kernels keep no row's largest score.
     ExpressionError
         For a function that does what is not taken.
 
@@ -81,12 +101,24 @@ def flex_attention(
     >>> out = grilly.torch.flex_attention(q, k, v, score_mod=alibi)
     """
     _check(query, key, value, block_mask, enable_gqa)
+    _check_aux(return_lse, return_aux)
     batch = query.shape[0]
     if key.shape[0] == 1 and batch > 1:
         key, value = (tensor.expand(batch, *tensor.shape[1:]) for tensor in (key, value))
     call = _Call(score_mod, block_mask, scale)
     found: tuple[torch.Tensor, torch.Tensor] = _Attention.apply(call, query, key, value, *call.captured.tensors)
+    if return_aux is not None:
+        return found[0], pytorch.AuxOutput(lse=found[1] if return_aux.lse else None)
     return found if return_lse else found[0]
+
+
+def _check_aux(return_lse: bool, return_aux: Any) -> None:
+    if return_aux is None:
+        return
+    if return_lse:
+        raise ValueError(f"{NAME}: return_lse and return_aux are given; give return_aux=AuxRequest(lse=True) alone")
+    if return_aux.max_scores:
+        raise UnsupportedError(f"{NAME}: max_scores are asked for, which kernels do not keep; ask for lse")
 
 
 def _check(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool) -> None:

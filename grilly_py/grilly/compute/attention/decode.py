@@ -17,7 +17,7 @@ from ..device.plan import Planner
 from . import schedule
 from .call import MAX_KEYS, AttentionCall, AttentionTerms, mask_kind
 from .chunks import Chunk
-from .operands import PARAMETERS, AttentionPlan, aligned, block, operands, outputs, parameters_slot
+from .operands import PARAMETERS, AttentionPlan, aligned, block, filling_of, operands, outputs, parameters_slot
 from .rates import rates_of
 
 _WINDOW, _PREFIX, _LENGTHS = (extras_bits((name,)) for name in ("window", "prefix", "lengths"))
@@ -89,7 +89,8 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     if "arrived" in choice.variant.bindings:
         arrived = planner.constant(np.zeros(tiles, np.int32))
         arrays |= {"parts": planner.empty((parts_bytes // 4,)), "arrived": arrived}
-    planner.dispatch(choice, constants, arrays, push, groups, work)
+    filling = filling_of(call, choice, registry)
+    planner.dispatch(choice, constants, arrays, push, groups, work, filling=filling)
     return AttentionPlan(planner.plan(*results), made, call.counted)
 
 

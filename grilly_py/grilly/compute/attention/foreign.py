@@ -51,7 +51,6 @@ _TERMS = {
     **dict.fromkeys(("num_splits", "pack_gqa"), "nothing: how the work is divided is chosen for the device"),
     **dict.fromkeys(("position_ids", "position_embeddings", "rope_theta"), "q and k that F.rope or nn.RoPE has turned"),
 }
-_FUNCTIONS = {name: f"F.flash_attention2, which has {name}" for name in ("score_mod", "mask_mod")}
 #: What to give instead, by the other libraries' keyword: whole sequences,
 KEYWORDS = {
     **_TERMS,
@@ -93,7 +92,6 @@ PACKED_KEYWORDS = {
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: cu_seqlens_k says which keys there are"),
     **dict.fromkeys(("mask", "attn_mask"), "F.flash_attention2, which has mask"),
     **dict.fromkeys(("attn_bias", "position_bias", "bias"), "F.flash_attention2, which has attn_bias"),
-    **_FUNCTIONS,
     "segment_ids": "nothing: cu_seqlens_q and cu_seqlens_k say where sequences begin",
     **dict.fromkeys(("seqused_q", "query_seq_lengths"), "cu_seqlens_q, and q without the rows between"),
     **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "cu_seqlens_k, and k and v without the rows between"),
@@ -114,7 +112,6 @@ CACHE_KEYWORDS = {
     ),
     **dict.fromkeys(("mask", "attn_mask", "custom_mask"), "F.flash_attention2, which has mask"),
     **dict.fromkeys(("bias", "attn_bias"), "F.flash_attention2, which has attn_bias"),
-    **_FUNCTIONS,
     "position_bias": "t5_table for T5's relative positions; F.flash_attention2 has attn_bias",
     **dict.fromkeys(("dropout_p", "dropout", "attention_dropout"), "F.flash_attention2, which has dropout_p"),
     **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k"), _VARLEN),
@@ -122,6 +119,21 @@ CACHE_KEYWORDS = {
     "rotary_cos": "rotary=(cos, sin)",
     "rotary_sin": "rotary=(cos, sin)",
 }
+_MERGE = "F.merge_attention, of two calls with return_lse=True"
+_CACHES = f"{_MERGE}: F.flash_attention_with_kvcache for the keys in caches, and F.flash_attention2 for the prefix"
+#: a shared prefix and keys of each sample's own, and what merges such results,
+CASCADE_KEYWORDS = {
+    **_TERMS,
+    "shared_k": "k_shared",
+    "shared_v": "v_shared",
+    **dict.fromkeys(("unique_k", "k_unique"), "k"),
+    **dict.fromkeys(("unique_v", "v_unique"), "v"),
+    **dict.fromkeys(("unique_kv_cache", "paged_kv_cache", "k_cache", "page_table", "cache_seqlens"), _CACHES),
+    **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "seqlens_k"),
+    **dict.fromkeys(("score_mod", "mask_mod", "mask", "attn_bias", "window_size", "alibi_slopes", "sinks"),
+                    f"{_MERGE}, which have it"),
+}  # fmt: skip
+MERGE_KEYWORDS = {"v_a": "out", "s_a": "lse", "v_b": "other", "s_b": "other_lse"}
 _OURS_ALONE = (
     "window_size", "softcap", "sinks", "alibi_slopes", "t5_table", "prefix_len", "segment_ids", "seqlens_q",
     "seqlens_k", "block_map", "block_size", "dropout_seed", "return_lse", "kernel", "precision", "score_mod",

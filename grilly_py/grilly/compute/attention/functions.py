@@ -38,11 +38,14 @@ class Functions(NamedTuple):
     score, mask : FunctionExpression or None
     mapped : bool
         Whether the map of blocks has the classes of the mask function's blocks.
+    positions : bool
+        Whether a query's number is its position among the keys, which may be negative.
     """
 
     score: FunctionExpression | None = None
     mask: FunctionExpression | None = None
     mapped: bool = False
+    positions: bool = False
 
     def filling(self, registry: Registry, quickly: bool = False) -> Filling | None:
         """What fills a kernel's holes; None where there are no functions.
@@ -52,7 +55,7 @@ class Functions(NamedTuple):
         holes = []
         for name, own in (("score_mod", self.score), ("mask_mod", self.mask)):
             if own is not None:
-                expression = own.quickly(name) if quickly else own.expression
+                expression = own.quickly(name, self.positions) if quickly else own.expression
                 holes.append(Hole(_HOLES[name], expression, len(ARGUMENTS[name]), tuple(range(WORDS))))
         return Filling(registry, *holes) if holes else None
 
@@ -65,7 +68,7 @@ class FunctionExpression:
     def __init__(self, expression: Expression):
         self.expression = expression
         self._behind: dict[int, FunctionExpression] = {}
-        self._quick: Expression | None = None
+        self._quick: dict[bool, Expression] = {}
 
     def behind(self, words: int) -> FunctionExpression:
         """The same, with the words of its tensors behind so many others."""
@@ -77,13 +80,18 @@ class FunctionExpression:
             found = self._behind[words] = FunctionExpression(Expression(output))
         return found
 
-    def quickly(self, name: str) -> Expression:
-        """The same of ``name``, of ARGUMENTS, with fewer instructions (``expressions.quick``)."""
-        if self._quick is None:
-            arguments = enumerate(ARGUMENTS[name])
-            bounds = {number: LONGEST for number, argument in arguments if argument != "score"}
-            self._quick = Expression(*quick([self.expression.output], bounds))
-        return self._quick
+    def quickly(self, name: str, positions: bool = False) -> Expression:
+        """The same of ``name``, of ARGUMENTS, with fewer instructions (``expressions.quick``).
+
+        ``positions``: queries may be negative.
+        """
+        if positions not in self._quick:
+            bounds = {
+                number: (-LONGEST if positions and argument == "query" else 0, LONGEST - 1)
+                for number, argument in enumerate(ARGUMENTS[name]) if argument != "score"
+            }  # fmt: skip
+            self._quick[positions] = Expression(*quick([self.expression.output], bounds))
+        return self._quick[positions]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FunctionExpression) and self.expression.key == other.expression.key

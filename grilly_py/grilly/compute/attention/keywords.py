@@ -44,6 +44,13 @@ class ScoreModKeywords(TypedDict, total=False):
     window_size: Sequence[int | None] | None
 
 
+class FunctionKeywords(TypedDict, total=False):
+    """Functions of users, which every forward call takes."""
+
+    score_mod: ScoreFunction | None
+    mask_mod: MaskFunction | None
+
+
 class DropoutKeywords(TypedDict, total=False):
     """Of dropout."""
 
@@ -66,12 +73,10 @@ class PlaceKeywords(ScoreModKeywords, DropoutKeywords, total=False):
     block_size: Sequence[SupportsIndex] | None
 
 
-class OptionKeywords(PlaceKeywords, total=False):
+class OptionKeywords(PlaceKeywords, FunctionKeywords, total=False):
     """Every option."""
 
     attn_bias: BiasArray | None
-    score_mod: ScoreFunction | None
-    mask_mod: MaskFunction | None
 
 
 class AttentionKeywords(TermKeywords, OptionKeywords, total=False):
@@ -105,7 +110,7 @@ class GradientKeywords(OptionKeywords, WantedKeywords, total=False):
     scale: float | None
 
 
-class PackedKeywords(TermKeywords, ScoreModKeywords, DropoutKeywords, total=False):
+class PackedKeywords(TermKeywords, ScoreModKeywords, FunctionKeywords, DropoutKeywords, total=False):
     """Of ``flash_attention_varlen``, but for ``return_lse``."""
 
 
@@ -118,7 +123,14 @@ class PackedGradientKeywords(ScoreModKeywords, DropoutKeywords, total=False):
     grad_lse: Float32Array | None
 
 
-class StepKeywords(TermKeywords, ScoreModKeywords, total=False):
+class CascadeKeywords(TermKeywords, total=False):
+    """Of ``cascade_attention``, but for ``return_lse``."""
+
+    softcap: float
+    seqlens_k: IntegersLike | None
+
+
+class StepKeywords(TermKeywords, ScoreModKeywords, FunctionKeywords, total=False):
     """Of ``flash_attention_with_kvcache``, but for ``return_lse`` and rotary tables."""
 
     t5_table: FloatsLike | None
@@ -133,7 +145,7 @@ class CacheKeywords(StepKeywords, total=False):
     rotary_interleaved: bool
 
 
-class HostCacheKeywords(TermKeywords, total=False):
+class HostCacheKeywords(TermKeywords, FunctionKeywords, total=False):
     """Of ``flash_attention_with_kvcache`` on NumPy arrays: with a Tensor among them the result would be a Tensor."""
 
     softcap: float

@@ -28,8 +28,9 @@ from .call import NOTHING, AttentionTerms
 from .checks import check_scale, take_terms
 from .executables import AttentionExecutable, attention_executable
 from .foreign import unknown
+from .functions import BlockMask
 from .keywords import StepKeywords, TermKeywords
-from .options import CheckedOptions, Options, prepare, scalar_key
+from .options import CheckedOptions, Options, prepare, scalar_key, tensors_read
 from .parameters import parameters_of, template
 from .rates import RATES
 
@@ -123,7 +124,9 @@ def flash_attention_with_kvcache(
         caches = (array_of(k_cache), array_of(v_cache))
         kinds = (k_cache.dtype, tuple(k_cache.shape), v_cache.dtype, tuple(v_cache.shape))
     if OPEN.tapes:
-        _refuse_gradients((q, *caches, k, v, *options.values()), caches if k is not None else ())
+        functions = Options(score_mod=options.get("score_mod"), mask_mod=options.get("mask_mod"))
+        read = tensors_read(NAME, functions)
+        _refuse_gradients((q, *caches, k, v, *read, *options.values()), caches if k is not None else ())
     counted = cache_seqlens if cache_seqlens.__class__ is Lengths else None
     if counted is not None:
         cache_seqlens = counted.tensor() if device.runtime.capturing else counted.now()
@@ -132,6 +135,8 @@ def flash_attention_with_kvcache(
         raise unknown(NAME, options.keys() - _OPTIONS)
     asked = _Asked(causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved))
     made = Options(**options)
+    if isinstance(made.mask_mod, BlockMask):
+        raise ValueError(f"{NAME}: mask_mod is a block mask, and caches take functions; give its mask_mod")
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     whole = counted is not None and getattr(q, "shape", ())[1:2] <= (WHOLE_QUERIES,)
     static, told, tables = None, (), rotary if rotary.__class__ in (tuple, list) else ()
@@ -191,6 +196,8 @@ def _attend(
     batch, queries, heads, dim = call.q.shape
     scale, keys = check_scale(NAME, asked.scale, dim), _keys_of(call, whole)
     checked = prepare(NAME, options, (batch, heads, queries, keys.planned), asked.causal)
+    if checked is not None:
+        checked.stand_at_positions()
     lay = None
     if not keys.alike:
         checked = checked or CheckedOptions(heads, asked.causal)

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...registry import Choice
+from ...registry import Choice, Registry
 from ..device.device import DeviceFacts
 from ..device.plan import ALIGN_MOST, Layout, Live, Plan, Planner, alignment, binding, output_like, strided
 from ..device.tensor import Tensor
+from ..expressions.expression import Filling
 from .call import AttentionCall
 from .chunks import Chunk
+from .functions import LONGEST
 from .parameters import places, template
 
 FLOAT32 = np.dtype(np.float32)
@@ -89,6 +91,12 @@ def parameters_slot(
     shared = dict(options.parameters) or {"heads": call.q.shape[1], "left": 0, "right": 0}
     made = ParameterTemplate(template(options.size, shared, blocks), tuple(places(options.size, len(blocks))))
     return (planner.constant(made.template) if given is None else given), made
+
+
+def filling_of(call: AttentionCall, choice: Choice, registry: Registry) -> Filling | None:
+    """What fills the holes of a call's kernel; None where the call has no functions."""
+    longest = max(call.first[2] + call.q.shape[2], call.first[3] + call.k.shape[2])
+    return call.options.functions.filling(registry, choice.variant.unproven and longest <= LONGEST)
 
 
 def operands(

@@ -177,6 +177,12 @@ class CheckedOptions:
         for name, value in parameters.items():
             self._parameters[name] = as_parameter(value)
 
+    def stand_at_positions(self) -> None:
+        """Let the functions be given a query's position among the keys, as caches have it, not its row."""
+        if self.functions != Functions():
+            self.offer("positions")
+            self.functions = self.functions._replace(positions=True)
+
     def vary(self, **parameters) -> None:
         """Parameters of the blocks that change with every call."""
         for name, value in parameters.items():

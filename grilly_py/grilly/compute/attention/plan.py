@@ -13,8 +13,7 @@ from ..device.plan import Planner
 from . import added, decode, schedule, split_kv, tile_classes
 from .call import MAX_KEYS, AttentionCall, mask_kind
 from .chunks import Chunk, split
-from .functions import LONGEST
-from .operands import FLOAT32, PARAMETERS, AttentionPlan, aligned, block, operands, outputs, parameters_slot
+from .operands import FLOAT32, PARAMETERS, AttentionPlan, aligned, block, filling_of, operands, outputs, parameters_slot
 from .rates import rates_of
 
 #: The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.
@@ -141,8 +140,7 @@ def plan(
         own = [constants]
     counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in chunks)
     group = heads // k.shape[1]
-    longest = max(call.first[2] + queries, call.first[3] + k.shape[2])
-    filling = options.functions.filling(registry, choice.variant.unproven and longest <= LONGEST)
+    filling = filling_of(call, choice, registry)
     for number, p in enumerate(chunks):
         tiles = None if classes is None else classes[number].dispatch(planner, registry, parameters, p.mask)
         place = made.places[number] if made else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,8 @@ from .call import AttentionTerms
 from .checks import take_terms
 from .executables import AttentionExecutable, attention_executable
 from .foreign import unknown
-from .keywords import DropoutKeywords, PackedGradientKeywords, PackedKeywords, ScoreModKeywords
-from .options import Options, as_they_are, scalar_key
+from .keywords import DropoutKeywords, FunctionKeywords, PackedGradientKeywords, PackedKeywords, ScoreModKeywords
+from .options import Options, as_they_are, scalar_key, tensors_read
 from .parameters import parameters_of
 from .varlen_checks import Packed, Sequences, check_bindings, check_packed, sequences_of
 
@@ -32,7 +32,8 @@ NAME = "flash_attention_varlen"
 #: Calls whose options have no arrays, by all but where sequences begin.
 CALLS: DeviceCache[tuple, PackedExecutable] = DeviceCache("calls of flash_attention_varlen", 256)
 _SCALES = (type(None), float, int)
-_OPTIONS = ScoreModKeywords.__annotations__.keys() | DropoutKeywords.__annotations__.keys()
+_WITH_GRADIENTS = ScoreModKeywords.__annotations__.keys() | DropoutKeywords.__annotations__.keys()
+_OPTIONS = _WITH_GRADIENTS | FunctionKeywords.__annotations__.keys()
 
 
 class PackedExecutable(NamedTuple):
@@ -58,10 +59,10 @@ def flash_attention_varlen(
     causal, scale, kernel, high = take_terms(NAME, options)
     if not options.get("dropout_offset"):
         options.pop("dropout_offset", None)  # else it would go before what is drawn
-    given = _options(NAME, with_seed(device, options))
+    given = _options(NAME, _OPTIONS, with_seed(device, options))
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
     if OPEN.tapes:
-        refuse_wanted(f"{NAME} by alibi_slopes", "pad the sequences and call flash_attention2", given.alibi_slopes)
+        _refuse_gradients(given, q, k, v, given.sinks)
         asked = {"causal": causal, "scale": scale, "kernel": kernel, "precision": "high" if high else "highest",
                  **{name: getattr(as_they_are(given), name) for name in _OPTIONS}}  # fmt: skip
         starts = tuple(value if isinstance(value, Tensor) else np.array(value) for value in starts)  # as they are now
@@ -119,7 +120,7 @@ def flash_attention_varlen_backward(
     device.check_open()
     causal, scale = bool(options.pop("causal", False)), options.pop("scale", None)
     dsinks, grad_lse = options.pop("return_dsinks", False), options.pop("grad_lse", None)
-    given = _options(name, options)
+    given = _options(name, _WITH_GRADIENTS, options)
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
 
     def record(q, k, v, grad_out, out, lse):
@@ -163,11 +164,19 @@ def _gradients(device: Device, name: str, arrays: dict, grad_lse, packed: Packed
     return results
 
 
-def _options(name: str, given: dict) -> Options:
-    """The options among keyword arguments. Raises TypeError for a name that is none of packed sequences."""
-    if not given.keys() <= _OPTIONS:
-        raise unknown(name, given.keys() - _OPTIONS)
+def _options(name: str, known: Set[str], given: dict) -> Options:
+    """The options among keyword arguments. Raises TypeError for a name that is none of those known."""
+    if not given.keys() <= known:
+        raise unknown(name, given.keys() - known)
     return Options(**given)
+
+
+def _refuse_gradients(given: Options, *arrays) -> None:
+    """Raise GradientError where a gradient is wanted that packed sequences do not have."""
+    refuse_wanted(f"{NAME} by alibi_slopes", "pad the sequences and call flash_attention2", given.alibi_slopes)
+    if given.score_mod is not None or given.mask_mod is not None:
+        what = f"{NAME} with score_mod or mask_mod"
+        refuse_wanted(what, "call flash_attention2 for each sequence", *arrays, *tensors_read(NAME, given))
 
 
 def _view(tensor: Tensor, batch: int, rows: int) -> Tensor:

@@ -14,7 +14,6 @@ from .plan import ALIGN_MOST, Layout, Operation, Plan
 from .tensor import Storage, Tensor
 
 _WORD = struct.Struct("=I")
-BOOL = np.dtype(np.bool_)
 
 
 def sent(device: Device, array: np.ndarray) -> Storage:
@@ -215,9 +214,7 @@ def key_of(device: Device, given: tuple, tensors: Sequence[Tensor | None]) -> tu
         if storage.device is not home:
             return None
         if storage.nbytes <= limit:
-            # A mask's bytes are cut out of words wherever they lie.
-            place = ALIGN_MOST if tensor._dtype is BOOL else gcd(ALIGN_MOST, tensor._offset)
-            key.append((tensor._shape, tensor._strides, tensor._dtype, place, None))
+            key.append((tensor._shape, tensor._strides, tensor._dtype, gcd(ALIGN_MOST, tensor._offset), None))
         else:
             key.append(placed(tensor))
     return tuple(key)

@@ -18,7 +18,7 @@ _SHIFT_BITS, _SHIFT, _LARGEST = 0x4B400000, 12582912.0, 1 << 22
 _RECIPROCALS = 2.0**-126, 2.0**126  # between them a product with the reciprocal does as well as a quotient
 
 
-def quick(outputs: Sequence[Node], bounds: Mapping[int, int]) -> list[Node]:
+def quick(outputs: Sequence[Node], bounds: Mapping[int, tuple[int, int]]) -> list[Node]:
     """The outputs with fewer instructions.
 
     Quotients, roots and tanh are within 2^-20 of themselves; numbers below 2^-126 may count as 0.
@@ -27,7 +27,7 @@ def quick(outputs: Sequence[Node], bounds: Mapping[int, int]) -> list[Node]:
     ----------
     outputs : sequence of Node
     bounds : dict
-        For elements of int32 that are not negative, by their numbers: what they are below.
+        For elements of int32, by their numbers: the least and the greatest that they may be.
     """
     ranges: dict[int, tuple[int, int]] = {}
 
@@ -81,7 +81,9 @@ def _tanh(x: Node) -> Node:
     return make("select", make("below", size, constant(0x3F000000, "uint")), near, far)
 
 
-def _range(node: Node, ranges: Mapping[int, tuple[int, int]], bounds: Mapping[int, int]) -> tuple[int, int] | None:
+def _range(
+    node: Node, ranges: Mapping[int, tuple[int, int]], bounds: Mapping[int, tuple[int, int]]
+) -> tuple[int, int] | None:
     """The least and the greatest that an int may be; None where that is not known to be small."""
 
     def of(operand: Node) -> tuple[int, int] | None:
@@ -93,7 +95,7 @@ def _range(node: Node, ranges: Mapping[int, tuple[int, int]], bounds: Mapping[in
     if node.type != "int":
         return None
     if node.name == "low" and node.operands[0].name == "element" and node.operands[0].value in bounds:
-        return 0, bounds[node.operands[0].value] - 1
+        return bounds[node.operands[0].value]
     if node.name not in ("iadd", "isub", "imul", "select"):
         return None
     a, b = (of(operand) for operand in node.operands[-2:])

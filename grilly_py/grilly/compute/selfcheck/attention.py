@@ -76,7 +76,7 @@ def _tiled(rng, seen: np.ndarray, rows: int, keys: int, with_map: bool) -> Optio
     return Options(block_map=blocks, block_size=(24, 32))
 
 
-def _functions(device: Device, beside: Options, queries: int, keys: int) -> tuple[Options, Options, np.ndarray]:
+def with_functions(device: Device, beside: Options, queries: int, keys: int) -> tuple[Options, Options, np.ndarray]:
     """Functions of users for one sample and two heads, and a bias and a mask that are the same.
 
     Beside other options, before which scores are modified, a mask function alone.
@@ -140,7 +140,7 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
             more = its = _tiled(rng, seen, variant.tile["rows"], variant.tile.get("keys", 64), with_map)
             options.update(mask=seen, return_lse=True)
         elif name.endswith("functions"):
-            more, its, seen = _functions(device, more, queries, keys)
+            more, its, seen = with_functions(device, more, queries, keys)
             options["return_lse"] = True
         got = run(tested, q, k, v, options=more, **options)
         wrong = _wrong(name, trusted, got, variant.dtype, q, k, v, seen, its)
