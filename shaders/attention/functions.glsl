@@ -59,7 +59,22 @@ void hold_function_words() {
     FOUR_WORDS(0u), FOUR_WORDS(1u), FOUR_WORDS(2u), FOUR_WORDS(3u), \
     FOUR_WORDS(4u), FOUR_WORDS(5u), FOUR_WORDS(6u), FOUR_WORDS(7u)
 
-#ifndef WITHOUT_SCORES
+#ifdef DERIVATIVES
+// Of gradients. hole_score gives, beside the score, its derivative by the score that it is given; hole_read the derivative by an
+// element of a tensor that the function reads, and the place of that element in the tensor.
+uvec2 hole_read(
+    const in uvec2 score, const in uvec2 batch, const in uvec2 head, const in uvec2 query, const in uvec2 key, WORDS_OF_FUNCTIONS
+) {
+    return score + hole_mask(batch, head, query, key, w0, w1, w2, w3, w4, w5, w6, w7);
+}
+// Scores in natural units.
+vec2 function_score(float score, uint row, uint key) {
+    return uintBitsToFloat(hole_score(uvec2(floatBitsToUint(score), 0u), FUNCTION_ARGUMENTS(row, key)));
+}
+uvec2 function_read(float score, uint row, uint key) {
+    return hole_read(uvec2(floatBitsToUint(score), 0u), FUNCTION_ARGUMENTS(row, key));
+}
+#elif !defined(WITHOUT_SCORES)
 // In natural units.
 float function_score(float score, uint row, uint key) {
     return uintBitsToFloat(hole_score(uvec2(floatBitsToUint(score), 0u), FUNCTION_ARGUMENTS(row, key)).x);
