@@ -40,6 +40,8 @@ const int ADDED_FOURS = 131072;  // all of it is read four numbers at a time: as
 // Tiles of rows of which what is added mixes nearly all tiles of keys are of a dispatch of their own, which has no use for
 // classes: with TILES all others, without TILES these alone. For kernels that define APART.
 const int MIXED_APART = 262144;
+// Functions of users (functions.glsl).
+const int SCORE_FUNCTION = 524288, MASK_FUNCTION = 1048576;
 
 #ifdef TILED
 const int FEATURES = TILES;

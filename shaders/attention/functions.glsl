@@ -7,10 +7,6 @@
 
 // For kernels that define FUNCTIONS; extras.glsl includes it.
 
-// constants: features
-const int SCORE_FUNCTION = 524288;
-const int MASK_FUNCTION = 1048576;
-
 // Behind those of extras.glsl and matrix/next-tile.glsl.
 // constants: parameters
 const uint FUNCTION_WORDS = 51u;

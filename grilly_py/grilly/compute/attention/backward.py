@@ -14,7 +14,7 @@ from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, t
 from ..device.arrays import Unpack
 from ..device.call import call
 from ..device.device import Device, Throughputs
-from ..device.executables import Executable, key_of, placed
+from ..device.executables import key_of, placed
 from ..device.plan import Layout
 from ..device.submission_budget import within_budget
 from ..device.tensor import Tensor
@@ -152,9 +152,7 @@ def _checked(
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(NAME, mask, full)
-    checked = None if options is OFF else prepare(NAME, options, full, causal)
-    if checked is not None and options.score_mod is not None:
-        checked.functions = checked.functions._replace(score=derived(options.score_mod).own, derived=True)
+    checked = None if options is OFF else with_derivatives(options, full, causal)
     terms = BackwardTerms(causal, scale, full[3] - full[2] if shift is None else shift)
     if checked is not None:
         terms = BackwardTerms(checked.causal, scale, terms.shift + checked.right, checked.summary())
@@ -163,6 +161,14 @@ def _checked(
     more = {name: getattr(checked, kept[name]) for name in wanted}
     read = () if options.score_mod is None else traced(NAME, "score_mod", options.score_mod).tensors
     return _Checked(arrays, rank, full, mask, grad_lse, terms, checked, more, read)
+
+
+def with_derivatives(options: Options, full: tuple[int, int, int, int], causal: bool) -> CheckedOptions | None:
+    """The checked options of a call for gradients, as of ``prepare``: with the derivative of a score function."""
+    checked = prepare(NAME, options, full, causal)
+    if checked is not None and options.score_mod is not None:
+        checked.functions = checked.functions._replace(score=derived(options.score_mod).own, derived=True)
+    return checked
 
 
 def _gradients(
@@ -251,9 +257,10 @@ def _recorded(
 
 
 def gradients_by(
-    device: Device, choice: Choice, tensors: Sequence[Tensor | None], terms: BackwardTerms
-) -> list[Tensor]:
-    """Record the results of one kernel: dq, or dk and dv. Tensors as of ``attention_executable``, without options.
+    device: Device, choice: Choice, tensors: Sequence[Tensor | None], terms: BackwardTerms,
+    checked: CheckedOptions | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """Record the results of one kernel: dq, or dk and dv. Tensors as of ``attention_executable``.
 
     A kernel that reads dS gets it, of any size. Raises UnsupportedError where memory has no room for it.
     """
@@ -263,4 +270,5 @@ def gradients_by(
     made = plan(BackwardCall(*layouts, *terms), facts, device.registry, device.throughputs, [choice])
     if reads and not backward_stored.stores(made.plan):
         raise UnsupportedError(f"{choice.variant.name} was not run: dS of the call cannot be stored")
-    return Executable(device, made.plan).run((*tensors, None))[:-1]
+    found = AttentionExecutable(device, made)
+    return found.run((*tensors, found.parameters_of(device, checked)))[:-1]

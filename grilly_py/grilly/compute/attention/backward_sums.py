@@ -1,5 +1,4 @@
-"""The gradients of what attention adds to its scores: ``attn_bias``, ``sinks``, a T5 table, and tensors that score functions
-read."""
+"""The gradients of what attention adds to its scores: ``attn_bias``, ``sinks``, a T5 table, and what functions read."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ from ..device.tensor import Tensor
 from .backward_chunks import Chunk
 from .backward_plan import BackwardCall, BackwardTerms, block, operands
 from .executables import AttentionExecutable
-from .operands import PARAMETERS, AttentionPlan, parameters_slot
 from .function_gradients import Read
+from .operands import PARAMETERS, AttentionPlan, parameters_slot
 from .options import CheckedOptions
 
 NAME = "flash_attention2_backward"

@@ -136,7 +136,7 @@ def _axes(place: Node) -> tuple[frozenset[int], bool]:
 
 
 class _Linear(NamedTuple):
-    """A node as ``query * of_query + key * of_key`` and something of ``others``; or it depends on ``others`` somehow."""
+    """A node: ``query * of_query + key * of_key``, plus something that depends on ``others``."""
 
     of_query: int = 0
     of_key: int = 0
@@ -166,8 +166,8 @@ def _linear(node: Node, operands: list[_Linear]) -> _Linear:
         return _Linear(int(of == _QUERY), int(of == _KEY), operands[0].others - {_QUERY, _KEY})
     if node.name in ("iadd", "isub"):
         one, other = operands
-        sign = 1 if node.name == "iadd" else -1
-        return _Linear(one.of_query + sign * other.of_query, one.of_key + sign * other.of_key, one.others | other.others)
+        sign, others = 1 if node.name == "iadd" else -1, one.others | other.others
+        return _Linear(one.of_query + sign * other.of_query, one.of_key + sign * other.of_key, others)
     return _Linear(others=frozenset().union(*(operand.depends() for operand in operands)))
 
 
