@@ -249,6 +249,33 @@ def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
     assert len(dispatches) > 8
 
 
+def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch):
+    """Cut along every axis, batches and heads too: functions are given indices of the whole call."""
+    case = Case("cuts", batch=3, heads=6, kv_heads=3, queries=50, keys=61, dim=16)
+    q, k, v, grad = map(vulkan_backend.tensor, [*make_arrays(case)[:3], gradient(case, np.float32)])
+    table = vulkan_backend.tensor(np.random.default_rng(7).standard_normal((3, 6, 111)).astype(np.float32))
+
+    def seen(b, h, q, k):
+        return (q + 20 >= k) & ((k >= 16) | (q < 32) | (b == 1))
+
+    with backends.default(vulkan_backend):
+        blocks = grilly.block_mask(seen, 3, None, 50, 61, block_size=(16, 16))
+    options = {"score_mod": lambda s, b, h, q, k: s * table[b, h, q - k + 60], "mask_mod": blocks}
+
+    def gradients():
+        out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
+        return [one.numpy() for one in F.flash_attention2_backward(grad, q, k, v, out, lse, **options)]
+
+    whole = gradients()
+    monkeypatch.setattr(backward_plan, "MAX_KEYS", 24)
+    pretend(monkeypatch, vulkan_backend, groups=(65535, 2, 2))
+    with smaller(vulkan_backend) as dispatches:
+        parts = gradients()
+    assert len(dispatches) > 8
+    for one, other in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
+
+
 def test_members_of_a_group_are_cut(backend, monkeypatch):
     """More query heads to a key head than one dispatch may walk rows."""
     monkeypatch.setattr(backward_plan, "MAX_KEYS", 2)

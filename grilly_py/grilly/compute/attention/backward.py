@@ -62,9 +62,13 @@ def paired(device: Device, lse: Tensor, grad_lse) -> Tensor:
     return lse if grad_lse is None else stack([lse, to_device(device, grad_lse)], axis=-1)
 
 
+class _MoreKeywords(WantedKeywords, total=False):
+    reads: Sequence[Read]
+
+
 def flash_attention_backward(
     device: Device, grad_out, q, k, v, out, lse, *, mask=None, causal=False, scale=None, shift=None, options=OFF,
-    reads: Sequence[Read] = (), **more: Unpack[WantedKeywords],
+    **more: Unpack[_MoreKeywords],
 ):  # fmt: skip
     """Check the arguments, find the gradients, and return what users get.
 
@@ -72,7 +76,7 @@ def flash_attention_backward(
     keys, by default Sk - Sq. ``reads`` are of the score function: for each the result has at last the gradient of the
     tensor by that read alone.
     """
-    causal, grad_lse = bool(causal), more.pop("grad_lse", None)
+    causal, grad_lse, reads = bool(causal), more.pop("grad_lse", None), more.pop("reads", ())
     asked = (
         ("attn_bias", more.pop("return_dbias", False)), ("sinks", more.pop("return_dsinks", False)),
         ("t5_table", more.pop("return_dt5_table", False)),

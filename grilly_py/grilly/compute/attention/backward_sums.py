@@ -10,7 +10,7 @@ from ...errors import UnsupportedError
 from ...registry import Registry, Request
 from ...registry.names import FUNCTIONS
 from ...registry.shared import extras_bits
-from ..arrays.accumulate import accumulated
+from ..arrays.accumulate import accumulated, accumulates
 from ..arrays.creation import full as full_of
 from ..arrays.elementwise import cast
 from ..arrays.promotion import FLOAT32, INT32
@@ -212,8 +212,13 @@ def read_gradient(
     if axes:
         found = sum_of("sum", found, axes, None, True)
         places = places[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(places.ndim))]
-    zeros = full_of(device, (of.size,), 0.0, FLOAT32)
-    added = accumulated("add", zeros, places.reshape(-1), found.reshape(-1), 0)
+    zeros, places, found = full_of(device, (of.size,), 0.0, FLOAT32), places.reshape(-1), found.reshape(-1)
+    if not accumulates("add", zeros, places, found, 0):
+        raise UnsupportedError(
+            f"{NAME}: the gradient of a tensor of {of.size:,} elements by {found.size:,} reads is too large; give what "
+            "has a number for each query and key as attn_bias"
+        )
+    added = accumulated("add", zeros, places, found, 0)
     return cast(added.reshape(of.shape), of.dtype)
 
 
