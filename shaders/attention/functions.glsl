@@ -35,12 +35,19 @@ uvec2 hole_score(
 }
 #endif
 
-// A kernel that defines HOLDS_WORDS holds them, from hold_function_words() on.
+// A kernel that defines HOLDS_WORDS holds them, from hold_function_words() on; with WORDS_IN_SHARED in shared memory, after the
+// next barrier, so that they take no registers between barriers.
 uvec4 four_words(uint n) {
     uint at = parameter(FUNCTION_WORDS) + 4u * n;
     return uvec4(extra_data[at], extra_data[at + 1u], extra_data[at + 2u], extra_data[at + 3u]);
 }
-#ifdef HOLDS_WORDS
+#ifdef WORDS_IN_SHARED
+shared uvec4 held_words[8];
+void hold_function_words() {
+    if (gl_LocalInvocationIndex < 8u) held_words[gl_LocalInvocationIndex] = four_words(gl_LocalInvocationIndex);
+}
+#define FOUR_WORDS(n) held_words[n]
+#elif defined(HOLDS_WORDS)
 #extension GL_EXT_control_flow_attributes : require
 uvec4 held_words[8];
 void hold_function_words() {

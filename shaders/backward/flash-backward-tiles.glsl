@@ -325,6 +325,8 @@ void main() {
     if (on(LENGTHS) && first_own >= OWNED) return;
 #ifdef FUNCTIONS
     hold_function_words();
+    hold_block_parameters();
+    barrier();
 #endif
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         [[unroll]] for (uint c = 0u; c < CV; ++c) {

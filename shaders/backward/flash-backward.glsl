@@ -72,7 +72,9 @@ const float NEVER = -3.4e38;
 #ifdef FUNCTIONS
 // Functions of users, the score function with its derivative (attention/functions.glsl).
 #define DERIVATIVES
+#ifndef WORDS_IN_SHARED
 #define HOLDS_WORDS
+#endif
 #define FUNCTION_SEES_ALL function_sees_all
 bool function_sees_all = false;  // in the present tile, by a block mask
 #endif
@@ -173,19 +175,28 @@ uint seeing_rows(uint last_key) {
 #ifdef FUNCTIONS
 // What a block mask says of a tile, which touches two blocks at most along each axis: TILE_EMPTY, TILE_FULL or TILE_PARTIAL.
 // The last for all other tiles, and without a block mask. Also sets function_sees_all.
+#ifdef WORDS_IN_SHARED
+shared uint held_blocks[6];
+#define BLOCK_PARAMETER(name) held_blocks[name - BLOCK_MAP]
+void hold_block_parameters() {
+    if (gl_LocalInvocationIndex < 6u) held_blocks[gl_LocalInvocationIndex] = parameter(BLOCK_MAP + gl_LocalInvocationIndex);
+}
+#else
+#define BLOCK_PARAMETER(name) parameter(name)
+#endif
 uint block_class(uint first_row, uint last_row, uint first_key, uint last_key) {
-    uint rows = parameter(BLOCK_Q), keys = parameter(BLOCK_KV), found = TILE_PARTIAL;
+    uint rows = BLOCK_PARAMETER(BLOCK_Q), keys = BLOCK_PARAMETER(BLOCK_KV), found = TILE_PARTIAL;
     function_sees_all = false;
     if (!on(MASK_FUNCTION) || rows == 0u) return found;
     uvec2 low = uvec2(x_first_row + first_row, x_first_key + first_key) / uvec2(rows, keys);
     uvec2 high = uvec2(x_first_row + min(last_row, query_rows() - 1u), x_first_key + min(last_key, key_rows() - 1u));
     high /= uvec2(rows, keys);
     if (any(greaterThan(high, low + 1u))) return found;
-    uint at = x_batch * parameter(BLOCK_BATCH) + x_head * parameter(BLOCK_HEAD);
+    uint at = x_batch * BLOCK_PARAMETER(BLOCK_BATCH) + x_head * BLOCK_PARAMETER(BLOCK_HEAD);
     uint most = 0u, least = 2u;
     [[unroll]] for (uint n = 0u; n < 4u; ++n) {
-        uint place = at + (n < 2u ? low.x : high.x) * parameter(BLOCK_ROW) + (n % 2u == 0u ? low.y : high.y);
-        uint own = extra_data[parameter(BLOCK_MAP) + (place >> 2)] >> ((place & 3u) * 8u) & 0xffu;
+        uint place = at + (n < 2u ? low.x : high.x) * BLOCK_PARAMETER(BLOCK_ROW) + (n % 2u == 0u ? low.y : high.y);
+        uint own = extra_data[BLOCK_PARAMETER(BLOCK_MAP) + (place >> 2)] >> ((place & 3u) * 8u) & 0xffu;
         most = max(most, own);
         least = min(least, own);
     }
