@@ -389,7 +389,8 @@ def score_functions(registry: Registry, choice: Choice) -> Iterator[tuple[str, d
     yield "both", own | {"FEATURES": bits}, both
     if "tiles" in choice.variant.offers:
         yield "tiles", own | {"FEATURES": bits | extras_bits(("tiles",))}, both
-    yield "many", own | {"MASK": 1, "FEATURES": bits | extras_bits(("bias", "lengths", "sinks"))}, both
+    if choice.variant.limits.get("options", (0, 5))[1] >= 5:
+        yield "many", own | {"MASK": 1, "FEATURES": bits | extras_bits(("bias", "lengths", "sinks"))}, both
     if choice.variant.unproven:
         yield "all", own | {"MASK": 2, "FEATURES": extras_bits(choice.variant.offers)}, both
 
