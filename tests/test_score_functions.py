@@ -283,58 +283,6 @@ def test_contents_and_variables_change(vulkan_backend):
     close(attend(vulkan_backend, *arrays, score_mod=score), exact(*arrays, lambda s, b, h, q, k: s + 2 * RATE[h] * k))
 
 
-# What gradients are taken of, beside q, k and v: arrays of these names.
-GRADIENTS = {
-    alibi: ("rate",), causal: (), documents: (), soft_cap: (), relative: ("table",), hides_by_scores: (),
-    of_everything: ("rate", "table"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("make", GRADIENTS, ids=lambda make: make.__name__)
-def test_gradients(default, make):
-    """Against differences in float64, along some directions."""
-    arrays, rng = problem(19, 23, 16), np.random.default_rng(3)
-    names = GRADIENTS[make]
-    bias = rng.standard_normal((4, 19, 23)).astype(np.float32)
-    mask = rng.random((19, 23)) < 0.8
-    factors = rng.standard_normal((2, 4, 19, 16)), rng.standard_normal((2, 4, 19))
-    tensors = {name: grilly.asarray(array) for name, array in ARRAYS.items()}
-
-    def loss(q, k, v, bias, *read):
-        score_mod, mask_mod = make(grilly, **tensors | dict(zip(names, read, strict=True)))
-        out, lse = F.flash_attention2(
-            q, k, v, attn_bias=bias, mask=mask, causal=True, return_lse=True, score_mod=score_mod, mask_mod=mask_mod
-        )
-        lse = grilly.where(grilly.isinf(lse), 0.0, lse)
-        return grilly.sum(out * np.float32(factors[0])) + grilly.sum(lse * np.float32(factors[1]))
-
-    def value(q, k, v, bias, *read):
-        its = make(np, **ARRAYS | dict(zip(names, read, strict=True)))
-        hidden = ~mask | (np.arange(23) > np.arange(19)[:, None] + 4)
-        out, lse = exact(q, k, v, *its, hidden=hidden, after=lambda s: s + bias)
-        return (out * factors[0]).sum() + np.where(np.isinf(lse), 0, lse * factors[1]).sum()
-
-    given = [*arrays, bias, *(ARRAYS[name] for name in names)]
-    number, found = grilly.value_and_grad(loss, tuple(range(len(given))))(*given)
-    np.testing.assert_allclose(float(number), value(*given), rtol=1e-4, atol=1e-3)
-    for place, gradient in enumerate(found):
-        gradient = np.asarray(gradient.numpy(), np.float64)
-        for _ in range(3):
-            direction = rng.standard_normal(gradient.shape)
-            high, low = (
-                value(*given[:place], given[place] + step * direction, *given[place + 1 :]) for step in (1e-6, -1e-6)
-            )
-            size = np.sqrt((gradient**2).sum()) + 1e-3
-            assert abs((high - low) / 2e-6 - (gradient * direction).sum()) < 2e-4 * size, place
-
-
-def test_gradients_beside_other_options(default):
-    q, k, v = (grilly.asarray(array) for array in problem(5, 9, 16))
-    options = {"mask_mod": lambda b, h, q, k: q >= k, "alibi_slopes": RATE}
-    with pytest.raises(grilly.GradientError, match="no gradient of score_mod and mask_mod beside alibi_slopes"):
-        grilly.grad(lambda q: grilly.sum(F.flash_attention2(q, k, v, **options)))(q)
-
-
 SCORES = RNG.standard_normal((2, 3)).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""grilly.torch.flex_attention, beside PyTorch's own in float64; gradients beside the whole matrix of scores."""
+"""grilly.torch.flex_attention, beside PyTorch's own in float64; and its gradients."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from grilly.compute.arrays import map_several
 from grilly.compute.arrays.map import OPERANDS
 from grilly.compute.arrays.operations import spec as spec_of
 from grilly.compute.attention import added, schedule
+from grilly.compute.attention.function_gradients import derived
 from grilly.compute.attention.functions import Functions, count_words, traced
 from grilly.compute.attention.rates import RATES
 from grilly.compute.device.device import DeviceFacts
@@ -22,7 +23,7 @@ from grilly.compute.expressions import native
 from grilly.compute.expressions.elements import loaded, stored, width_of
 from grilly.compute.expressions.expression import Expression, Filling, Hole
 from grilly.compute.expressions.nodes import Node, element, replaced
-from grilly.compute.expressions.reads import element_at
+from grilly.compute.expressions.reads import indexed
 from grilly.compute.expressions.records import OPERATIONS
 from grilly.compute.expressions.scalars import Scalar
 from grilly.compute.matmul.call import ACTIVATIONS
@@ -372,19 +373,26 @@ def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[t
 
     def decay(score: Scalar, batch: Scalar, head: Scalar, query: Scalar, key: Scalar) -> Scalar:
         score = Scalar.operations["tanh"](score * 0.05) * 20.0
-        return score + element_at(table, (head, query - key)) * (query - key)
+        return score + indexed(table, (head, query - key)) * (query - key)
 
     def same(batch: Scalar, head: Scalar, query: Scalar, key: Scalar) -> Scalar:
-        return (query >= key) & (element_at(documents, (batch, query)) == element_at(documents, (batch, key)))
+        return (query >= key) & (indexed(documents, (batch, query)) == indexed(documents, (batch, key)))
 
     mask = traced("attention", "mask_mod", same).own
     if choice.variant.operation == "attention-function-blocks":
         yield "mask", {"ROWS": 64, "KEYS": 64}, Functions(mask=mask).filling(registry)
         return
-    score = traced("attention", "score_mod", decay).own
+    own = constant_sets(choice.variant)[:2][-1]  # plain
+    own |= {name: 1 for name in ("CAUSAL", "LSE", "READS") if name in own}
+    functions = Functions(traced("attention", "score_mod", decay).own, mask.behind(count_words("attention", (table,))))
+    if choice.variant.operation.startswith("attention-backward"):
+        made = derived(decay)
+        functions = functions._replace(score=made.own, derived=True)
+        if "READS" in own:
+            functions = functions._replace(read=made.reads[0].own)
     quickly = choice.variant.unproven
-    alone = Functions(score).filling(registry, quickly)
-    both = Functions(score, mask.behind(count_words("attention", (table,)))).filling(registry, quickly)
+    alone = functions._replace(mask=None).filling(registry, quickly)
+    both = functions.filling(registry, quickly)
     bits = extras_bits(FUNCTIONS)
     if choice.variant.operation == "attention-decode":
         for dim, rows in ((256, 8), (128, 64), (128, 8), (128, 1), (64, 64), (64, 8)):
@@ -399,12 +407,12 @@ def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[t
             if more.bit_count() <= choice.variant.limits.get("options", (0, 32))[1]:
                 yield f"many {dim} {rows}", own | {"MASK": 2, "FEATURES": more}, both
         return
-    own = constant_sets(choice.variant)[1] | {"CAUSAL": 1, "LSE": 1}  # plain
     yield "score", own | {"FEATURES": extras_bits(("score-function",))}, alone
     yield "both", own | {"FEATURES": bits}, both
     if "tiles" in choice.variant.offers:
         yield "tiles", own | {"FEATURES": bits | extras_bits(("tiles",))}, both
-    yield "many", own | {"MASK": 1, "FEATURES": bits | extras_bits(("bias", "lengths", "sinks"))}, both
+    if choice.variant.limits.get("options", (0, 5))[1] >= 5:
+        yield "many", own | {"MASK": 1, "FEATURES": bits | extras_bits(("bias", "lengths", "sinks"))}, both
     if choice.variant.unproven:
         yield "all", own | {"MASK": 2, "FEATURES": extras_bits(choice.variant.offers)}, both
 

@@ -40,6 +40,9 @@ const int ADDED_FOURS = 131072;  // all of it is read four numbers at a time: as
 // Tiles of rows of which what is added mixes nearly all tiles of keys are of a dispatch of their own, which has no use for
 // classes: with TILES all others, without TILES these alone. For kernels that define APART.
 const int MIXED_APART = 262144;
+// Functions of users (functions.glsl).
+const int SCORE_FUNCTION = 524288, MASK_FUNCTION = 1048576;
+const int POSITIONS = 2097152;  // beside these
 
 #ifdef TILED
 const int FEATURES = TILES;
@@ -140,6 +143,10 @@ void begin_extras(uint batch, uint head) {
 
 #ifdef FUNCTIONS
 #include "functions.glsl"
+// A kernel that knows where a mask function sees all of a tile defines it.
+#ifndef FUNCTION_SEES_ALL
+#define FUNCTION_SEES_ALL false
+#endif
 #endif
 
 uint row_start() { return on(LENGTHS) ? x_row_start : 0u; }
@@ -175,7 +182,7 @@ uint hidden_keys(uint first_row) {
 bool mask_is_full(uint first_row, uint last_row, uint first_key, uint last_key) {
     if ((FEATURES & (SEGMENTS | BLOCKS)) != 0 && !on(TILES)) return false;
 #ifdef FUNCTIONS
-    if (on(MASK_FUNCTION) && !on(TILES)) return false;
+    if (on(MASK_FUNCTION) && !on(TILES) && !FUNCTION_SEES_ALL) return false;
 #endif
     if (last_key >= KEY_COUNT || (CAUSAL != 0 && int(last_key) > int(first_row) + SHIFT)) return false;
     if (on(LENGTHS) && int(last_row) >= x_rows_seeing) return false;
@@ -254,9 +261,9 @@ float bias_number(uint at) {
 #define BIAS_NUMBER(at) bias_data[at]
 #endif
 
-// A base-2 score after soft-cap and biases.
+// A base-2 score after a score function, soft-cap and biases. With DERIVATIVES the caller has called the function.
 float score_mod(float score, uint row, uint key) {
-#ifdef FUNCTIONS
+#if defined(FUNCTIONS) && !defined(DERIVATIVES)
     if (on(SCORE_FUNCTION)) {
         score = function_score(score * LN_2, row, key);
         if (floatBitsToUint(score) == 0xff800000u) return NEVER;

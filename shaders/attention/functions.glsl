@@ -7,11 +7,6 @@
 
 // For kernels that define FUNCTIONS; extras.glsl includes it.
 
-// constants: features
-const int SCORE_FUNCTION = 524288;
-const int MASK_FUNCTION = 1048576;
-const int POSITIONS = 2097152;  // beside these
-
 // Behind those of extras.glsl and matrix/next-tile.glsl.
 // constants: parameters
 const uint FUNCTION_WORDS = 51u;
@@ -40,12 +35,19 @@ uvec2 hole_score(
 }
 #endif
 
-// A kernel that defines HOLDS_WORDS holds them, from hold_function_words() on.
+// A kernel that defines HOLDS_WORDS holds them, from hold_function_words() on; with WORDS_IN_SHARED in shared memory, after the
+// next barrier, so that they take no registers between barriers.
 uvec4 four_words(uint n) {
     uint at = parameter(FUNCTION_WORDS) + 4u * n;
     return uvec4(extra_data[at], extra_data[at + 1u], extra_data[at + 2u], extra_data[at + 3u]);
 }
-#ifdef HOLDS_WORDS
+#ifdef WORDS_IN_SHARED
+shared uvec4 held_words[8];
+void hold_function_words() {
+    if (gl_LocalInvocationIndex < 8u) held_words[gl_LocalInvocationIndex] = four_words(gl_LocalInvocationIndex);
+}
+#define FOUR_WORDS(n) held_words[n]
+#elif defined(HOLDS_WORDS)
 #extension GL_EXT_control_flow_attributes : require
 uvec4 held_words[8];
 void hold_function_words() {
@@ -65,7 +67,22 @@ uint query_number(uint row) { return on(POSITIONS) ? uint(int(row) + BASE_SHIFT)
     FOUR_WORDS(0u), FOUR_WORDS(1u), FOUR_WORDS(2u), FOUR_WORDS(3u), \
     FOUR_WORDS(4u), FOUR_WORDS(5u), FOUR_WORDS(6u), FOUR_WORDS(7u)
 
-#ifndef WITHOUT_SCORES
+#ifdef DERIVATIVES
+// Of gradients. hole_score gives, beside the score, its derivative by the score that it is given; hole_read the derivative by an
+// element of a tensor that the function reads, and the place of that element in the tensor.
+uvec2 hole_read(
+    const in uvec2 score, const in uvec2 batch, const in uvec2 head, const in uvec2 query, const in uvec2 key, WORDS_OF_FUNCTIONS
+) {
+    return score + hole_mask(batch, head, query, key, w0, w1, w2, w3, w4, w5, w6, w7);
+}
+// Scores in natural units.
+vec2 function_score(float score, uint row, uint key) {
+    return uintBitsToFloat(hole_score(uvec2(floatBitsToUint(score), 0u), FUNCTION_ARGUMENTS(row, key)));
+}
+uvec2 function_read(float score, uint row, uint key) {
+    return hole_read(uvec2(floatBitsToUint(score), 0u), FUNCTION_ARGUMENTS(row, key));
+}
+#elif !defined(WITHOUT_SCORES)
 // In natural units.
 float function_score(float score, uint row, uint key) {
     return uintBitsToFloat(hole_score(uvec2(floatBitsToUint(score), 0u), FUNCTION_ARGUMENTS(row, key)).x);

@@ -11,6 +11,8 @@
 // (B, H, queries + keys - 1), where key - query + queries - 1 is constant. The numbers that an element sums are taken in
 // parts of PART, in C order of the axes summed over; result (parts, elements) float32, to be added by
 // flash-backward-sum.comp. A job is a tile of THREADS elements of one batch and head of the result, and a part.
+// With READS (for FUNCTIONS) dS is multiplied by the derivative by an element of a tensor that the score function reads, and
+// places (elements) uint32 are those of the read elements: along the axes summed over they must be one.
 // Accumulates in float32. Preconditions: every operand fits its binding.
 
 #define THREADS 64
@@ -22,7 +24,20 @@ layout(constant_id = 8) const int SUM = 0;       // 1 over batches, 2 heads, 4 q
 layout(constant_id = 9) const int DIAGONAL = 0;
 layout(constant_id = 10) const int PART = 256;
 
+layout(constant_id = 11) const int READS = 0;
+
 layout(set = 0, binding = 9, std430) restrict writeonly buffer Parts { float parts_data[]; };
+#ifdef FUNCTIONS
+layout(set = 0, binding = 10, std430) restrict writeonly buffer Places { uint places_data[]; };
+uint place;  // of what the pair seen last reads
+
+// dS of a pair, multiplied by the derivative by what it reads.
+float read_gradient(float score, float pulled, uint row, uint key) {
+    uvec2 found = function_read(score, row, key);
+    place = found.y;
+    return pulled == 0.0 ? 0.0 : pulled * cap_derivative * uintBitsToFloat(found.x);
+}
+#endif
 
 float gradient_of(uint batch, uint head, uint row, uint key) {
     begin_extras(batch, head);
@@ -37,7 +52,14 @@ float gradient_of(uint batch, uint head, uint row, uint key) {
     sum = vec4(0.0);
     for (int d = 0; d < VALUE_DIM; d += 4) sum += load_g4(g + uint(d), VALUE_DIM - d) * load_v4(v + uint(d), VALUE_DIM - d);
     float dp = (sum.x + sum.y) + (sum.z + sum.w);
-    return pair(batch, head, row, key, key, true, stats_data[stats_base(batch, head) + row].xyz, raw, dp);
+#ifdef FUNCTIONS
+    float score = raw * pc.scale;
+#endif
+    float pulled = pair(batch, head, row, key, key, true, stats_data[stats_base(batch, head) + row].xyz, raw, dp);
+#ifdef FUNCTIONS
+    if (READS != 0) return read_gradient(score, pulled, row, key);
+#endif
+    return pulled;
 }
 
 void main() {
@@ -61,6 +83,18 @@ void main() {
     if (element >= elements || part >= parts) return;
     uint row0 = element / columns, column = element % columns;
 
+#ifdef FUNCTIONS
+    hold_function_words();
+    place = 0u;
+    if (READS != 0 && part == 0u) {
+        // Of the element's first pair, and where every pair is an element of its own that one's.
+        uint below = pc.queries - 1u;
+        begin_extras((SUM & 1) != 0 ? 0u : plane / heads, (SUM & 2) != 0 ? 0u : plane % heads);
+        if (DIAGONAL != 0) read_gradient(0.0, 0.0, below - min(column, below), column - min(column, below));
+        else read_gradient(0.0, 0.0, row0, column);
+        places_data[plane * elements + element] = place;
+    }
+#endif
     float sum = 0.0;
     uint end = min((part + 1u) * PART, total);
     for (uint n = part * PART; n < end; ++n) {
@@ -80,5 +114,8 @@ void main() {
         }
         sum += gradient_of(batch, head, row, key);
     }
+#ifdef FUNCTIONS
+    if (READS != 0 && total == 1u) places_data[plane * elements + element] = place;
+#endif
     parts_data[(part * planes + plane) * elements + element] = sum;
 }

@@ -10,6 +10,9 @@
 // Accumulates in float32.
 
 #define OWNER_KEYS 1
+#ifndef MATRIX
+#define WORDS_IN_SHARED
+#endif
 #include "flash-backward.glsl"
 
 #ifdef MATRIX

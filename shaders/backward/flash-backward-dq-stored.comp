@@ -80,6 +80,7 @@ void store(bool some_hidden, Held held) {
 
 bool has_masked(uint first) {
     uint last_own = first_own + OWN - 1u, last = first + WALK - 1u;
+    if ((FEATURES & (SCORE_FUNCTION | MASK_FUNCTION)) != 0) return true;
     return MASK != 0 || on(BIAS) || last_own >= OWNED || !mask_is_full(first_own, last_own, first, last);
 }
 

@@ -11,6 +11,9 @@
 
 #define OWNER_KEYS 0
 #define STATS_ACCESS
+#ifndef MATRIX
+#define WORDS_IN_SHARED
+#endif
 #include "flash-backward.glsl"
 
 #ifdef MATRIX

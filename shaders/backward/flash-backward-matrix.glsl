@@ -262,8 +262,44 @@ void store_pulls(uint query_head, uint first) {
 }
 #endif
 
+#if OWNER_KEYS
+// The dS of hidden blocks.
+void store_zeros(uint query_head, uint first) {
+    uint rows = FRAGMENTS(pc.queries);
+    uint at = (batch * gl_NumWorkGroups.y * GROUP + query_head) * FRAGMENTS(pc.keys);
+    at = (at + (first_own + subgroup * OWN_EACH) / MATRIX_M) * rows + first / MATRIX_N;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < WALK / MATRIX_N; ++f) stored_data[(at + i * rows + f) * FRAGMENT + lane] = uvec4(0u);
+    }
+}
+#endif
+
+#ifdef FUNCTIONS
+uint class_of_tile(uint first) {
+    uint last_own = first_own + OWN - 1u, last = first + WALK - 1u;
+    return OWNER_KEYS != 0 ? block_class(first, last, first_own, last_own) : block_class(first_own, last_own, first, last);
+}
+#endif
+
+// The first tile from `first` on that a block mask does not hide.
+uint next_walked(uint query_head, uint first, uint beyond) {
+#ifdef FUNCTIONS
+    [[dont_unroll]] while (first < beyond && class_of_tile(first) == TILE_EMPTY) {
+#if OWNER_KEYS
+        if (STORES != 0) store_zeros(query_head, first);
+#endif
+        first += WALK;
+    }
+#endif
+    return first;
+}
+
 bool has_masked(uint first, uint end) {
     uint last_own = first_own + OWN - 1u, last = first + WALK - 1u;
+#ifdef FUNCTIONS
+    class_of_tile(first);
+    if (on(SCORE_FUNCTION)) return true;  // minus infinity masks a key, as with a bias
+#endif
     if (MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED) return true;
     return OWNER_KEYS != 0 ? !mask_is_full(first, last, first_own, last_own) : !mask_is_full(first_own, last_own, first, last);
 }
@@ -315,10 +351,12 @@ void walk(uint query_head, uint begin, uint end) {
 #if !OWNER_KEYS
     store_stats(stats, first_own);
 #endif
+    uint next = next_walked(query_head, begin, beyond);
 #if PREFETCH
-    if (begin < beyond) fetch_all(stats, begin);
+    if (next < beyond) fetch_all(stats, next);
 #endif
-    [[dont_unroll]] for (uint first = begin; first < beyond; first += WALK) {
+    [[dont_unroll]] while (next < beyond) {
+        uint first = next;
         bool some_hidden = has_masked(first, end);
 #if !PREFETCH
         fetch_all(stats, first);
@@ -328,8 +366,9 @@ void walk(uint query_head, uint begin, uint end) {
         store_stats(stats, first);
 #endif
         barrier();
+        next = next_walked(query_head, first + WALK, beyond);
 #if PREFETCH
-        if (first + WALK < beyond) fetch_all(stats, first + WALK);
+        if (next < beyond) fetch_all(stats, next);
 #endif
         work(query_head, stats, first, some_hidden);
         barrier();
@@ -370,6 +409,9 @@ void main() {
     first_own = block * OWN;
     begin_extras(batch, OWNER_KEYS != 0 ? head * GROUP : head);
     if (on(LENGTHS) && first_own >= OWNED) return;
+#ifdef FUNCTIONS
+    hold_function_words();
+#endif
 
 #if ORDER != 1
     for (uint n = thread; n < MATRIX_M * MATRIX_N; n += THREADS) iota[n] = float(n);

@@ -254,8 +254,15 @@ void walk(uint query_head, uint begin, uint end) {
         [[dont_unroll]] for (uint first = block; first < block_end; first += WALK) {
             uint last_own = first_own + OWN - 1u;
             uint last = first + WALK - 1u;
-            // With a bias, minus infinity masks a key.
+#ifdef FUNCTIONS
+            uint found = OWNER_KEYS != 0 ? block_class(first, last, first_own, last_own) : block_class(first_own, last_own, first, last);
+            if (found == TILE_EMPTY) continue;
+#endif
+            // With a bias, or a score function, minus infinity masks a key.
             bool some_hidden = MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED;
+#ifdef FUNCTIONS
+            some_hidden = some_hidden || on(SCORE_FUNCTION);
+#endif
             if (OWNER_KEYS != 0) some_hidden = some_hidden || !mask_is_full(first, last, first_own, last_own);
             else some_hidden = some_hidden || !mask_is_full(first_own, last_own, first, last);
             [[unroll]] for (uint i = 0u; i < TM; ++i) {
@@ -316,6 +323,11 @@ void main() {
     first_own = block * OWN;
     begin_extras(batch, OWNER_KEYS != 0 ? head * GROUP : head);
     if (on(LENGTHS) && first_own >= OWNED) return;
+#ifdef FUNCTIONS
+    hold_function_words();
+    hold_block_parameters();
+    barrier();
+#endif
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         [[unroll]] for (uint c = 0u; c < CV; ++c) {
             sum_a[i][c] = vec4(0.0);

@@ -69,6 +69,15 @@ const float LOG2_E = 1.44269504088896340736;
 // constants: numbers
 const float NEVER = -3.4e38;
 
+#ifdef FUNCTIONS
+// Functions of users, the score function with its derivative (attention/functions.glsl).
+#define DERIVATIVES
+#ifndef WORDS_IN_SHARED
+#define HOLDS_WORDS
+#endif
+#define FUNCTION_SEES_ALL function_sees_all
+bool function_sees_all = false;  // in the present tile, by a block mask
+#endif
 #include "attention/extras.glsl"
 
 // Add to what the results hold; and for dq: dispatches with later keys of the same queries follow.
@@ -163,8 +172,43 @@ uint seeing_rows(uint last_key) {
     return uint(rows);
 }
 
-// The weight P of the pair that `pair` saw last.
-float pair_weight;
+#ifdef FUNCTIONS
+// What a block mask says of a tile, which touches two blocks at most along each axis: TILE_EMPTY, TILE_FULL or TILE_PARTIAL.
+// The last for all other tiles, and without a block mask. Also sets function_sees_all.
+#ifdef WORDS_IN_SHARED
+shared uint held_blocks[6];
+#define BLOCK_PARAMETER(name) held_blocks[name - BLOCK_MAP]
+void hold_block_parameters() {
+    if (gl_LocalInvocationIndex < 6u) held_blocks[gl_LocalInvocationIndex] = parameter(BLOCK_MAP + gl_LocalInvocationIndex);
+}
+#else
+#define BLOCK_PARAMETER(name) parameter(name)
+#endif
+uint block_class(uint first_row, uint last_row, uint first_key, uint last_key) {
+    uint rows = BLOCK_PARAMETER(BLOCK_Q), keys = BLOCK_PARAMETER(BLOCK_KV), found = TILE_PARTIAL;
+    function_sees_all = false;
+    if (!on(MASK_FUNCTION) || rows == 0u) return found;
+    uvec2 low = uvec2(x_first_row + first_row, x_first_key + first_key) / uvec2(rows, keys);
+    uvec2 high = uvec2(x_first_row + min(last_row, query_rows() - 1u), x_first_key + min(last_key, key_rows() - 1u));
+    high /= uvec2(rows, keys);
+    if (any(greaterThan(high, low + 1u))) return found;
+    uint at = x_batch * BLOCK_PARAMETER(BLOCK_BATCH) + x_head * BLOCK_PARAMETER(BLOCK_HEAD);
+    uint most = 0u, least = 2u;
+    [[unroll]] for (uint n = 0u; n < 4u; ++n) {
+        uint place = at + (n < 2u ? low.x : high.x) * BLOCK_PARAMETER(BLOCK_ROW) + (n % 2u == 0u ? low.y : high.y);
+        uint own = extra_data[BLOCK_PARAMETER(BLOCK_MAP) + (place >> 2)] >> ((place & 3u) * 8u) & 0xffu;
+        most = max(most, own);
+        least = min(least, own);
+    }
+    if (most == TILE_EMPTY) found = TILE_EMPTY;
+    if (least == TILE_FULL) found = TILE_FULL;
+    function_sees_all = found == TILE_FULL;
+    return found;
+}
+#endif
+
+// Of the pair that `pair` saw last: the weight P, and what soft-cap multiplies the derivative by.
+float pair_weight, cap_derivative;
 
 // Turns raw = q . k and dp = g . v of a row and a key into the weight and dS, both as their factors in the products:
 // raw becomes m P, dp becomes dS score_mod', and `pulled` is dS itself, the gradient of what is added to the score. `stat` is
@@ -174,13 +218,23 @@ float pair(
     uint batch, uint head, uint row, uint key, uint like, bool some_hidden, vec3 stat, inout float raw, inout float dp
 ) {
     bool allowed = true;
+    cap_derivative = 1.0;
     if (some_hidden) allowed = row < QUERIES && key < KEY_COUNT && mask_mod(row, key);
     float score = raw * pc.scale;
     float derivative = 1.0;
+#ifdef FUNCTIONS
+    if (on(SCORE_FUNCTION) && allowed) {
+        vec2 made = function_score(score, row, key);
+        allowed = floatBitsToUint(made.x) != 0xff800000u;
+        score = made.x < MASK_FLOOR / LOG2_E ? MASK_FLOOR / LOG2_E : made.x;  // finite in base 2; NaN stays
+        derivative = made.y;
+    }
+#endif
     if (HAS_SCORE_MOD && allowed) {
         if (on(SOFT_CAP)) {
             float t = whole_tanh(score * LOG2_E / x_cap);
-            derivative = 1.0 - t * t;
+            cap_derivative = 1.0 - t * t;
+            derivative *= cap_derivative;
         }
         score = score_mod(score * LOG2_E, row, key);
         allowed = !(score <= NEVER);

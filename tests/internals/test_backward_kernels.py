@@ -7,6 +7,8 @@ import contextlib
 import numpy as np
 import pytest
 
+import backends
+import grilly
 import grilly.functional as F
 from cases import DTYPES, Case, make_arrays
 from gradients import chosen_kernels
@@ -15,13 +17,17 @@ from grilly.compute.attention.options import Options
 from grilly.compute.device import executables
 from grilly.errors import OutOfDeviceMemoryError
 from grilly.registry import Request
+from grilly.registry.names import FUNCTIONS
+from grilly.registry.shared import extras_bits
 from kernels import forget, pretend, smaller
 from test_backward import check, gradient
 
 
 def left_out(registry, item):
     """What is of matrix units alone, where the device has none that a kernel is for."""
-    if item.function not in (test_matrix_units, test_packed_sequences_on_matrix_units, test_no_room_for_ds):
+    if item.function not in (
+        test_matrix_units, test_functions_on_matrix_units, test_packed_sequences_on_matrix_units, test_no_room_for_ds
+    ):  # fmt: skip
         return None
     dim = item.callspec.params.get("dim", 16)
     facts = {"align": 8, "causal": 0, "extras": 0, "options": 0, "head_dim": dim, "value_dim": 8}
@@ -91,6 +97,53 @@ def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
             for array, poison in zip(dirty, (np.nan, np.inf), strict=True):
                 array[:, :, 7] = poison
             check(backend, gradient(case, np.float16), (q, *dirty), (q, k, v), options, "hidden")
+
+
+def functions(table):
+    """A score function that hides keys and reads a table, and a mask function."""
+
+    def score(s, b, h, q, k):
+        s = 3 * grilly.tanh(s / 3) * table[h, q % 7] - 0.02 * abs(q - k)
+        return grilly.where((q + k) % 11 == 0, -np.inf, s)
+
+    return {"score_mod": score, "mask_mod": lambda b, h, q, k: (k <= q + 30) & (q % 13 != 5) & (k != 7)}
+
+
+@pytest.mark.parametrize("workspace", ["none", "whole"])
+@pytest.mark.parametrize("options", [
+    {}, {"causal": True, "softcap": 2.0, "seqlens_k": np.int32([40, 61])}, {"block_size": (16, 16)},
+    {"attn_bias": np.random.default_rng(8).standard_normal((4, 50, 61)).astype(np.float32)},
+], ids=lambda options: "-".join(options) or "alone")  # fmt: skip
+def test_functions_on_matrix_units(vulkan_backend, monkeypatch, options, workspace):
+    """Against the gradients of the same numbers in float32, by vector units; what is hidden may be anything."""
+    backend, options = vulkan_backend, dict(options)
+    pretend(monkeypatch, backend, workspace={"none": 0, "whole": 2**28}[workspace], units=1)
+    case = Case("functions", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=16, value_dim=8)
+    arrays = [*make_arrays(case, np.float16)[:3], gradient(case, np.float16)]
+    more = functions(backend.tensor(np.random.default_rng(7).uniform(0.5, 1.5, (4, 7)).astype(np.float32)))
+    if size := options.pop("block_size", None):
+        # The classes are those of the function, but that the first blocks are hidden as a whole.
+        own = more["mask_mod"]
+        more["mask_mod"] = lambda b, h, q, k: own(b, h, q, k) & ((q >= 16) | (k >= 32)) & ((q < 32) | (k < 48))
+        with backends.default(backend):
+            more["mask_mod"] = grilly.block_mask(more["mask_mod"], None, None, 50, 61, block_size=size)
+
+    def gradients(q, k, v, grad):
+        out, lse = F.flash_attention2(q, k, v, return_lse=True, **options, **more)
+        found = F.flash_attention2_backward(grad, q, k, v, out, lse, **options, **more)
+        return [one.numpy().astype(np.float32) for one in found]
+
+    want = gradients(*(backend.tensor(a.astype(np.float32)) for a in arrays))
+    bits = extras_bits(FUNCTIONS)
+    with on_matrix_units(backend, head_dim=16, value_dim=8, extras=bits, options=2), chosen_kernels(backend) as chosen:
+        for poison in (1.0, np.nan):
+            arrays[1][:, :, 7] = arrays[2][:, :, 7] = poison
+            for one, other in zip(gradients(*map(backend.tensor, arrays)), want, strict=True):
+                np.testing.assert_allclose(one, other, rtol=0, atol=4e-3 * np.abs(other).max())
+    assert all(choice.variant.unproven for choice in chosen)
+    stored = {"attention-backward-dkv", "attention-backward-dq-stored"}
+    plain = {"attention-backward-dkv", "attention-backward-dq"}
+    assert {choice.variant.operation for choice in chosen} == (stored if workspace == "whole" else plain)
 
 
 def test_gradients_of_many_batches_are_added_in_parts(vulkan_backend, monkeypatch):
@@ -194,6 +247,33 @@ def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
     with smaller(backend) as dispatches:
         check(backend, gradient(case, dtype), (q, k, v), (q, k, v), options, "walks")
     assert len(dispatches) > 8
+
+
+def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch):
+    """Cut along every axis, batches and heads too: functions are given indices of the whole call."""
+    case = Case("cuts", batch=3, heads=6, kv_heads=3, queries=50, keys=61, dim=16)
+    q, k, v, grad = map(vulkan_backend.tensor, [*make_arrays(case)[:3], gradient(case, np.float32)])
+    table = vulkan_backend.tensor(np.random.default_rng(7).standard_normal((3, 6, 111)).astype(np.float32))
+
+    def seen(b, h, q, k):
+        return (q + 20 >= k) & ((k >= 16) | (q < 32) | (b == 1))
+
+    with backends.default(vulkan_backend):
+        blocks = grilly.block_mask(seen, 3, None, 50, 61, block_size=(16, 16))
+    options = {"score_mod": lambda s, b, h, q, k: s * table[b, h, q - k + 60], "mask_mod": blocks}
+
+    def gradients():
+        out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
+        return [one.numpy() for one in F.flash_attention2_backward(grad, q, k, v, out, lse, **options)]
+
+    whole = gradients()
+    monkeypatch.setattr(backward_plan, "MAX_KEYS", 24)
+    pretend(monkeypatch, vulkan_backend, groups=(65535, 2, 2))
+    with smaller(vulkan_backend) as dispatches:
+        parts = gradients()
+    assert len(dispatches) > 8
+    for one, other in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
 
 
 def test_members_of_a_group_are_cut(backend, monkeypatch):

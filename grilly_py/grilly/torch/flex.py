@@ -91,8 +91,8 @@ def flex_attention(
 
     Notes
     -----
-    Gradients are found of all scores at once, as ``grilly.grad`` finds them, of query, key, value and the tensors that
-    ``score_mod`` reads.
+    Gradients are found as ``grilly.grad`` finds them, of query, key, value and the tensors that ``score_mod`` reads,
+    without an array of all scores.
 
     Examples
     --------

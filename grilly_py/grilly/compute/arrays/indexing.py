@@ -14,7 +14,7 @@ from ...errors import CaptureError, ExpressionError
 from ..device.dtypes import is_storable
 from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor, reshaped
-from ..expressions.reads import element_at, has_scalar
+from ..expressions.reads import has_scalar, indexed
 from ..expressions.scalars import TRACING, line
 from .assign import assign, scatter
 from .axes import moved
@@ -32,7 +32,7 @@ _ARRAYS = (Tensor, np.ndarray, list)
 def selected(x: Tensor, index) -> Tensor:
     """``x[index]``, as Tensor.__getitem__ says."""
     if TRACING.active and has_scalar(index):
-        return element_at(x, index)  # type: ignore[return-value]
+        return indexed(x, index)  # type: ignore[return-value]
     if isinstance(index, Tensor) and x.ndim and kind_of(index.dtype) in ("signed", "unsigned"):
         return take(x, index, 0)
     items = _items(x, index)

@@ -14,17 +14,19 @@ from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, t
 from ..device.arrays import Unpack
 from ..device.call import call
 from ..device.device import Device, Throughputs
-from ..device.executables import Executable, key_of, placed
+from ..device.executables import key_of, placed
 from ..device.plan import Layout
 from ..device.submission_budget import within_budget
 from ..device.tensor import Tensor
 from . import backward_stored
 from .backward_plan import BackwardCall, BackwardTerms, plan
-from .backward_sums import bias_gradient, sinks_gradient, t5_gradient
+from .backward_sums import bias_gradient, read_gradient, sinks_gradient, t5_gradient
 from .checks import check_mask, check_qkv, check_scale
 from .executables import AttentionExecutable
 from .foreign import unknown
 from .forward import on_device
+from .function_gradients import Read, derived
+from .functions import traced
 from .keywords import WantedKeywords
 from .options import OFF, CheckedOptions, Options, prepare, scalar_key
 
@@ -60,16 +62,21 @@ def paired(device: Device, lse: Tensor, grad_lse) -> Tensor:
     return lse if grad_lse is None else stack([lse, to_device(device, grad_lse)], axis=-1)
 
 
+class _MoreKeywords(WantedKeywords, total=False):
+    reads: Sequence[Read]
+
+
 def flash_attention_backward(
     device: Device, grad_out, q, k, v, out, lse, *, mask=None, causal=False, scale=None, shift=None, options=OFF,
-    **more: Unpack[WantedKeywords],
+    **more: Unpack[_MoreKeywords],
 ):  # fmt: skip
     """Check the arguments, find the gradients, and return what users get.
 
     ``grilly.functional.flash_attention2_backward`` documents the arguments. ``shift`` is where query 0 stands among the
-    keys, by default Sk - Sq.
+    keys, by default Sk - Sq. ``reads`` are of the score function: for each the result has at last the gradient of the
+    tensor by that read alone.
     """
-    causal, grad_lse = bool(causal), more.pop("grad_lse", None)
+    causal, grad_lse, reads = bool(causal), more.pop("grad_lse", None), more.pop("reads", ())
     asked = (
         ("attn_bias", more.pop("return_dbias", False)), ("sinks", more.pop("return_dsinks", False)),
         ("t5_table", more.pop("return_dt5_table", False)),
@@ -87,13 +94,13 @@ def flash_attention_backward(
         check_backend(NAME, device, *arrays, mask, grad_lse)
         if options is not OFF:
             check_backend(NAME, device, *vars(options).values())
-        return _gradients(device, _checked(arrays, mask, (causal, scale, shift), grad_lse, options, wanted))
+        return _gradients(device, _checked(arrays, mask, (causal, scale, shift), grad_lse, options, wanted), reads)
 
     found = call(
         device, plan, static, (q, k, v, grad_out, out, lse, mask, None, None), record=record, floats=5,
-        results=3 + len(wanted), narrow=3, like=(grad_out, q, k, v, out, lse, grad_lse),
+        results=3 + len(wanted) + len(reads), narrow=3, like=(grad_out, q, k, v, out, lse, grad_lse),
     )  # fmt: skip
-    return tuple(found[: 3 + len(wanted)])
+    return tuple(found[: 3 + len(wanted) + len(reads)])
 
 
 class _Checked(NamedTuple):
@@ -112,6 +119,8 @@ class _Checked(NamedTuple):
     checked : CheckedOptions or None
     wanted : dict
         Further arrays with gradients, by the names of their options.
+    tensors : tuple of Tensor
+        Those that the score function reads.
     """
 
     arrays: Sequence
@@ -122,6 +131,11 @@ class _Checked(NamedTuple):
     terms: BackwardTerms
     checked: CheckedOptions | None
     wanted: dict[str, Any]
+    tensors: tuple[Tensor, ...]
+
+    def tensor_of(self, read: Read) -> Tensor:
+        """The tensor of which an element is read."""
+        return self.tensors[read.tensor]
 
 
 def _checked(
@@ -142,18 +156,29 @@ def _checked(
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(NAME, mask, full)
-    checked = None if options is OFF else prepare(NAME, options, full, causal)
+    checked = None if options is OFF else with_derivatives(options, full, causal)
     terms = BackwardTerms(causal, scale, full[3] - full[2] if shift is None else shift)
     if checked is not None:
         terms = BackwardTerms(checked.causal, scale, terms.shift + checked.right, checked.summary())
     # As checked: the caller's may be lists, or of another type.
     kept = {"attn_bias": "bias", "sinks": "sinks", "t5_table": "t5_table"}
     more = {name: getattr(checked, kept[name]) for name in wanted}
-    return _Checked(arrays, rank, full, mask, grad_lse, terms, checked, more)
+    read = () if options.score_mod is None else traced(NAME, "score_mod", options.score_mod).tensors
+    return _Checked(arrays, rank, full, mask, grad_lse, terms, checked, more, read)
 
 
-def _gradients(device: Device, call: _Checked) -> tuple[list[Tensor], AttentionExecutable | None]:
-    """Record the gradients of a call: of q, k and v, then those of ``call.wanted``.
+def with_derivatives(options: Options, full: tuple[int, int, int, int], causal: bool) -> CheckedOptions | None:
+    """The checked options of a call for gradients, as of ``prepare``: with the derivative of a score function."""
+    checked = prepare(NAME, options, full, causal)
+    if checked is not None and options.score_mod is not None:
+        checked.functions = checked.functions._replace(score=derived(options.score_mod).own, derived=True)
+    return checked
+
+
+def _gradients(
+    device: Device, call: _Checked, reads: Sequence[Read]
+) -> tuple[list[Tensor], AttentionExecutable | None]:
+    """Record the gradients of a call: of q, k and v, then those of ``call.wanted``, then those by ``reads``.
 
     Also gives the plan, where it serves all calls with this key.
     """
@@ -162,6 +187,7 @@ def _gradients(device: Device, call: _Checked) -> tuple[list[Tensor], AttentionE
     if 0 in call.full:
         sizes = [(shape, dtype) for shape in shapes]
         sizes += [(tuple(array.shape), FLOAT32) for array in wanted.values()]
+        sizes += [(tensor.shape, tensor.dtype) for tensor in map(call.tensor_of, reads)]
         return [device.tensor(np.zeros(*size)) for size in sizes], None
     sent = [to_device(device, array) for array in given]
     sums = paired(device, sent[5], call.grad_lse)
@@ -177,6 +203,8 @@ def _gradients(device: Device, call: _Checked) -> tuple[list[Tensor], AttentionE
         results.append(sinks_gradient(device, stats, wanted["sinks"]))
     if "t5_table" in wanted:
         results.append(t5_gradient(device, tensors, stats, terms, checked, tuple(wanted["t5_table"].shape)))
+    for read in reads:
+        results.append(read_gradient(device, tensors, stats, terms, checked, read, call.tensor_of(read)))
     return results, found if serves else None
 
 
@@ -233,9 +261,10 @@ def _recorded(
 
 
 def gradients_by(
-    device: Device, choice: Choice, tensors: Sequence[Tensor | None], terms: BackwardTerms
-) -> list[Tensor]:
-    """Record the results of one kernel: dq, or dk and dv. Tensors as of ``attention_executable``, without options.
+    device: Device, choice: Choice, tensors: Sequence[Tensor | None], terms: BackwardTerms,
+    checked: CheckedOptions | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """Record the results of one kernel: dq, or dk and dv. Tensors as of ``attention_executable``.
 
     A kernel that reads dS gets it, of any size. Raises UnsupportedError where memory has no room for it.
     """
@@ -245,4 +274,5 @@ def gradients_by(
     made = plan(BackwardCall(*layouts, *terms), facts, device.registry, device.throughputs, [choice])
     if reads and not backward_stored.stores(made.plan):
         raise UnsupportedError(f"{choice.variant.name} was not run: dS of the call cannot be stored")
-    return Executable(device, made.plan).run((*tensors, None))[:-1]
+    found = AttentionExecutable(device, made)
+    return found.run((*tensors, found.parameters_of(device, checked)))[:-1]

@@ -24,6 +24,7 @@ from ..device.tensor import Tensor
 from . import backward_stored as stored
 from .backward_chunks import Chunk, bind_results, split
 from .call import MAX_KEYS, NOTHING, OptionSummary, mask_kind
+from .functions import LONGEST
 from .operands import FLOAT32, PARAMETERS, AttentionPlan, bias_parameters, parameters_slot
 
 _ADD, _FOLLOW = value("accumulate", "ADD_TO_RESULT"), value("accumulate", "KEYS_FOLLOW")
@@ -126,6 +127,8 @@ def plan(
         views["g"] = Tensor(g._storage, (*q.shape[:3], v.shape[3]), g.dtype, (0, *g._strides[1:]), g._offset)
         views["stats"] = Tensor(stats._storage, (*q.shape[:3], 4), FLOAT32, (0, 4 * total, 4, 1))
     views = {name: view for name, view in views.items() if view is not None}
+    functions = call.options.functions
+    assert functions.derived or functions.score is None, "a score function without its derivative"
     jobs, results = _jobs(planner, registry, views, call, throughputs, choices)
     bits = call.options.bits
     blocks = [block(facts, job.chunk) for job in jobs] if bits else []
@@ -145,11 +148,18 @@ def plan(
         batch, heads, owned, _ = written[0].shape
         groups = (-(-owned // choice.tile["rows"]), heads, batch)
         names = [name for name in ("dq", "dk", "dv") if name in chunk.views]
+        stores = choice.variant.operation == stored.OPERATION
+        filling = None if stores else functions.filling(registry, choice.variant.unproven and _is_short(call))
         planner.dispatch(
             choice, constants, {**arrays, **dict(zip(names, windows, strict=True)), "stored": ds}, push, groups,
-            chunk.flops() if choice.variant.operation != stored.OPERATION else stored.flops(chunk), _kind(choice, call),
+            stored.flops(chunk) if stores else chunk.flops(), _kind(choice, call), filling,
         )  # fmt: skip
     return AttentionPlan(planner.plan(*results, stats), made)
+
+
+def _is_short(call: BackwardCall) -> bool:
+    """Whether functions may take any index for small."""
+    return max(call.q.shape[2], call.k.shape[2]) <= LONGEST
 
 
 def _jobs(

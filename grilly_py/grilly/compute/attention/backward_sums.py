@@ -1,12 +1,20 @@
-"""The gradients of what attention adds to its scores: ``attn_bias``, ``sinks`` and a T5 table."""
+"""The gradients of what attention adds to its scores: ``attn_bias``, ``sinks``, a T5 table, and what functions read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...errors import UnsupportedError
 from ...registry import Registry, Request
+from ...registry.names import FUNCTIONS
+from ...registry.shared import extras_bits
+from ..arrays.accumulate import accumulated, accumulates
+from ..arrays.creation import full as full_of
+from ..arrays.elementwise import cast
+from ..arrays.promotion import FLOAT32, INT32
+from ..arrays.reductions import sum_of
 from ..device.call import run
 from ..device.device import Device, DeviceFacts
 from ..device.executables import key_of, placed
@@ -15,6 +23,7 @@ from ..device.tensor import Tensor
 from .backward_chunks import Chunk
 from .backward_plan import BackwardCall, BackwardTerms, block, operands
 from .executables import AttentionExecutable
+from .function_gradients import Read
 from .operands import PARAMETERS, AttentionPlan, parameters_slot
 from .options import CheckedOptions
 
@@ -32,13 +41,32 @@ def _spread(count: int, most: int) -> tuple[int, int, int]:
     return -(-count // rows), rows, 1
 
 
+class Sums(NamedTuple):
+    """Which numbers are summed to one.
+
+    Attributes
+    ----------
+    axes : int
+        Those that are summed over, as bits: 1 batch, 2 head, 4 query, 8 key.
+    diagonal : bool
+        Whether sums are along diagonals.
+    shape : tuple of int
+        The result's.
+    """
+
+    axes: int
+    diagonal: bool
+    shape: tuple[int, ...]
+
+
 def plan(
-    call: BackwardCall, facts: DeviceFacts, registry: Registry, what: tuple[int, bool, tuple[int, ...]]
+    call: BackwardCall, facts: DeviceFacts, registry: Registry, what: Sums
 ) -> AttentionPlan:
     """The plan of a gradient: dS summed over axes, or along diagonals and from there to a T5 table.
 
-    The inputs are those of the call, with stats in the place of o. ``what`` is (axes to sum over, as bits: 1 batch,
-    2 head, 4 query, 8 key; whether sums are along diagonals; the result's shape).
+    The inputs are those of the call, with stats in the place of o. Where the call's functions have a ``read``, dS is
+    multiplied by that derivative, and there are two results: sums, also those along diagonals, and the places of what
+    they are gradients of, int32.
     """
     sums, diagonal, shape = what
     layouts = [call.q, call.k, call.v, call.g, call.o, call.lse, call.mask, call.bias]
@@ -50,12 +78,15 @@ def plan(
     bits = call.options.bits
     parameters, made = parameters_slot(planner, call, given, [block(facts, chunk)] if bits else [])
     place = made.places[0] if made else 0
-    flat = _summed(planner, registry, call, chunk, sums, diagonal, parameters, place)
+    flat, read = _summed(planner, registry, call, chunk, what, parameters, place)
+    if read is not None:
+        return AttentionPlan(planner.plan(flat.reshape(shape), read.reshape(shape)), made)
     if not diagonal:
         return AttentionPlan(planner.plan(flat.reshape(shape)), made)
     batch, heads = q.shape[:2]
     parts = max(-(-batch * (q.shape[2] + k.shape[2] - 1) // _SHARE), 1)
     tables = planner.empty((parts, math.prod(shape)))
+    bits &= ~extras_bits(FUNCTIONS)  # of which it calls none
     choice = registry.resolve(Request("attention-backward-t5", "float32", problem=(("extras", bits),)))
     arrays, push = operands(chunk, (0, batch, heads), call.scale, parameters, place)
     arrays = {"extra": arrays["extra"], "bias": arrays["bias"], "diagonals": flat, "table": tables}
@@ -64,11 +95,12 @@ def plan(
 
 
 def _summed(
-    planner: Planner, registry: Registry, call: BackwardCall, chunk: Chunk, sums: int, diagonal: bool,
-    parameters: Tensor | None, place: int,
-) -> Tensor:  # fmt: skip
-    """dS summed over the axes with a bit in ``sums``, or along diagonals; flat."""
-    views, facts = chunk.views, planner.facts
+    planner: Planner, registry: Registry, call: BackwardCall, chunk: Chunk, what: Sums, parameters: Tensor | None,
+    place: int,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """dS summed over axes, or along diagonals; and the places of read elements, if any are read. Both flat."""
+    views, facts, functions = chunk.views, planner.facts, call.options.functions
+    sums, diagonal, _ = what
     q, k = views["q"], views["k"]
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
@@ -82,10 +114,15 @@ def _summed(
         scores = batch * heads * queries * keys
         raise UnsupportedError(f"{NAME}: the gradient of a bias over {scores:,} scores is too large")
     partial = planner.empty((parts, planes * elements))
+    read = None if functions.read is None else planner.empty((planes * elements,), INT32)
     choice = registry.resolve(
         Request("attention-backward-bias", q.dtype.name, problem=(("align", 1), ("extras", call.options.bits)))
     )
-    constants = {**call.constants(views), "GROUP": chunk.group, "SUM": sums, "DIAGONAL": int(diagonal), "PART": _PART}
+    constants = {
+        **call.constants(views), "GROUP": chunk.group, "SUM": sums, "DIAGONAL": int(diagonal), "PART": _PART,
+        "READS": int(read is not None),
+    }  # fmt: skip
+    filling = functions.filling(registry)
     jobs = -(-elements // 64) * planes * parts
     each = 128.0 * _PART * (q.shape[3] + views["v"].shape[3])
     most = max(int(min(facts.work_limit / each, 2**31)), 1)
@@ -94,9 +131,10 @@ def _summed(
         count = min(most, jobs - first)
         arrays, push = operands(chunk, (first, batch, heads), call.scale, parameters, place)
         planner.dispatch(
-            choice, constants, {**arrays, "parts": partial}, push, _spread(count, facts.groups[0]), each * count
-        )
-    return _added(planner, registry, partial)
+            choice, constants, {**arrays, "parts": partial, "places": read}, push, _spread(count, facts.groups[0]),
+            each * count, filling=filling,
+        )  # fmt: skip
+    return _added(planner, registry, partial), read
 
 
 def _added(planner: Planner, registry: Registry, parts: Tensor) -> Tensor:
@@ -115,8 +153,8 @@ def _added(planner: Planner, registry: Registry, parts: Tensor) -> Tensor:
 
 def _gradient(
     device: Device, tensors: Sequence[Tensor | None], stats: Tensor, terms: BackwardTerms,
-    checked: CheckedOptions | None, what: tuple[int, bool, tuple[int, ...]],
-) -> Tensor:  # fmt: skip
+    checked: CheckedOptions | None, what: Sums,
+) -> list[Tensor]:  # fmt: skip
     given = (*tensors[:4], stats, *tensors[5:])
     key = key_of(device, (terms, what), given)
     bias = given[7]
@@ -127,7 +165,8 @@ def _gradient(
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
         made = plan(BackwardCall(*layouts, *terms), device.facts, device.registry, what)
         found = device.caches[plan].keep(key, AttentionExecutable(device, made))
-    return found.run((*given, found.parameters_of(device, checked)))[0]
+    results: list[Tensor] = found.run((*given, found.parameters_of(device, checked)))
+    return results
 
 
 def bias_gradient(
@@ -138,7 +177,7 @@ def bias_gradient(
     full = (*tensors[0].shape[:3], tensors[1].shape[2])
     padded = (1,) * (4 - len(shape)) + shape
     sums = sum(1 << axis for axis in range(4) if padded[axis] == 1 and full[axis] > 1)
-    return _gradient(device, tensors, stats, terms, checked, (sums, False, shape))
+    return _gradient(device, tensors, stats, terms, checked, Sums(sums, False, shape))[0]
 
 
 def t5_gradient(
@@ -146,7 +185,41 @@ def t5_gradient(
     checked: CheckedOptions | None, shape: tuple[int, int],
 ) -> Tensor:  # fmt: skip
     """The gradient of a T5 table of this shape, float32. ``tensors`` are those of the call for gradients."""
-    return _gradient(device, tensors, stats, terms, checked, (0, True, shape))
+    return _gradient(device, tensors, stats, terms, checked, Sums(0, True, shape))[0]
+
+
+def read_gradient(
+    device: Device, tensors: Sequence[Tensor | None], stats: Tensor, terms: BackwardTerms,
+    checked: CheckedOptions | None, read: Read, of: Tensor,
+) -> Tensor:  # fmt: skip
+    """The gradient of a tensor by a read of its elements, of its shape and dtype.
+
+    ``tensors`` are those of the call for gradients. Numbers are summed over all axes on which the place of the element
+    does not depend; by places that is done in fixed point, so that every run gives the same bits.
+    """
+    batch, heads, queries, keys = (*tensors[0].shape[:3], tensors[1].shape[2])
+    kept = read.axes if read.axes & {2, 3} else read.axes | {3}  # so that there are numbers for all invocations
+    if read.diagonal:
+        shape, sums = (batch, heads, queries + keys - 1), 0
+    else:
+        full = (batch, heads, queries, keys)
+        shape = tuple(extent if axis in kept else 1 for axis, extent in enumerate(full))
+        sums = sum(1 << axis for axis in range(4) if axis not in kept)
+    functions = terms.options.functions._replace(read=read.own)
+    terms = terms._replace(options=terms.options._replace(functions=functions))
+    found, places = _gradient(device, tensors, stats, terms, checked, Sums(sums, read.diagonal, shape))
+    axes = tuple(axis for axis in range(2 if read.diagonal else 4) if axis not in read.axes and shape[axis] > 1)
+    if axes:
+        found = sum_of("sum", found, axes, None, True)
+        places = places[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(places.ndim))]
+    zeros, places, found = full_of(device, (of.size,), 0.0, FLOAT32), places.reshape(-1), found.reshape(-1)
+    if not accumulates("add", zeros, places, found, 0):
+        raise UnsupportedError(
+            f"{NAME}: the gradient of a tensor of {of.size:,} elements by {found.size:,} reads is too large; give what "
+            "has a number for each query and key as attn_bias"
+        )
+    added = accumulated("add", zeros, places, found, 0)
+    return cast(added.reshape(of.shape), of.dtype)
 
 
 def sinks_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:

@@ -27,7 +27,6 @@ from ..expressions.scalars import Scalar
 ARGUMENTS = {"score_mod": ("score", "batch", "head", "query", "key"), "mask_mod": ("batch", "head", "query", "key")}
 #: Queries and keys of calls whose functions may take any index for smaller.
 LONGEST = 1 << 21
-_HOLES = {"score_mod": "score", "mask_mod": "mask"}
 
 
 class Functions(NamedTuple):
@@ -40,12 +39,18 @@ class Functions(NamedTuple):
         Whether the map of blocks has the classes of the mask function's blocks.
     positions : bool
         Whether a query's number is its position among the keys, which may be negative.
+    derived : bool
+        Whether ``score`` also gives its derivative, for the kernels of gradients (function_gradients.py).
+    read : FunctionExpression or None
+        The derivative by an element that the score function reads, and the element's place.
     """
 
     score: FunctionExpression | None = None
     mask: FunctionExpression | None = None
     mapped: bool = False
     positions: bool = False
+    derived: bool = False
+    read: FunctionExpression | None = None
 
     def filling(self, registry: Registry, quickly: bool = False) -> Filling | None:
         """What fills a kernel's holes; None where there are no functions.
@@ -53,10 +58,12 @@ class Functions(NamedTuple):
         ``quickly``: for 16-bit factors, and indices below LONGEST (``FunctionExpression.quickly``).
         """
         holes = []
-        for name, own in (("score_mod", self.score), ("mask_mod", self.mask)):
+        for hole, name, own in (
+            ("score", "score_mod", self.score), ("mask", "mask_mod", self.mask), ("read", "score_mod", self.read)
+        ):  # fmt: skip
             if own is not None:
                 expression = own.quickly(name, self.positions) if quickly else own.expression
-                holes.append(Hole(_HOLES[name], expression, len(ARGUMENTS[name]), tuple(range(WORDS))))
+                holes.append(Hole(hole, expression, len(ARGUMENTS[name]), tuple(range(WORDS))))
         return Filling(registry, *holes) if holes else None
 
 
@@ -161,15 +168,44 @@ class TracedFunction(NamedTuple):
     tensors: tuple[Tensor, ...]
 
 
-class _Known(NamedTuple):
-    outside: Outside
-    traced: TracedFunction
+class FixedFunction:
+    """A function as it was traced, which a later change of its variables does not change.
+
+    Attributes
+    ----------
+    traced : TracedFunction
+    derived : object
+        What ``function_gradients.derived`` gives of a score function; else None.
+    """
+
+    __slots__ = ("traced", "derived")
+
+    def __init__(self, traced: TracedFunction, derived: Any = None):
+        self.traced, self.derived = traced, derived
+
+    def __call__(self, *scalars: Any) -> Any:
+        raise AssertionError("a function that was traced is not called")
 
 
-#: What functions that are alive were traced to, by what they are as.
-_known: dict[str, weakref.WeakKeyDictionary[Callable[..., Any], _Known]] = {
-    name: weakref.WeakKeyDictionary() for name in ARGUMENTS
-}
+class Memory:
+    """What was made of functions that are alive, until a variable changes that they read from outside."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Outside, Any]] = weakref.WeakKeyDictionary()
+
+    def of(self, function: Callable[..., Any], make: Callable[[], Any]) -> Any:
+        """What ``make`` gives of a function, now or earlier."""
+        if not inspect.isfunction(function):
+            return make()
+        known = self._known.get(function)
+        if known is None or known[0].changed():
+            known = self._known[function] = (Outside(function), make())
+        return known[1]
+
+
+_TRACED = {name: Memory() for name in ARGUMENTS}
 
 
 def traced(operation: str, name: str, function: Callable[..., Any]) -> TracedFunction:
@@ -183,13 +219,10 @@ def traced(operation: str, name: str, function: Callable[..., Any]) -> TracedFun
         For one that is no expression, or gives a bool for a score or anything else for a mask.
     """
     function = getattr(function, "mask_mod", function)  # of a block mask
-    if not inspect.isfunction(function):
-        return _traced(operation, name, function)
-    known = _known[name].get(function)
-    if known is None or known.outside.changed():
-        known = _Known(Outside(function), _traced(operation, name, function))
-        _known[name][function] = known
-    return known.traced
+    if isinstance(function, FixedFunction):
+        return function.traced
+    found: TracedFunction = _TRACED[name].of(function, lambda: _traced(operation, name, function))
+    return found
 
 
 def scalars_of(name: str) -> list[Scalar]:
@@ -245,6 +278,6 @@ def _traced(operation: str, name: str, function: Callable[..., Any]) -> TracedFu
 
 
 __all__ = [
-    "ARGUMENTS", "LONGEST", "BlockMask", "FunctionExpression", "Functions", "TracedFunction", "count_words",
-    "trace_function", "traced",
+    "ARGUMENTS", "LONGEST", "BlockMask", "FixedFunction", "FunctionExpression", "Functions", "Memory", "TracedFunction",
+    "count_words", "scalars_of", "trace_function", "traced",
 ]  # fmt: skip

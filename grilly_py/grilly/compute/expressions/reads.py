@@ -28,24 +28,41 @@ def has_scalar(index: Any) -> bool:
     return any(item.__class__ is Scalar for item in (index if index.__class__ is tuple else (index,)))
 
 
+def indexed(tensor: Tensor, index: Any) -> Scalar:
+    """``tensor[index]`` in a function, by an index with scalars: what the trace reads by (``element_at``).
+
+    Raises ExpressionError where the function reads no memory.
+    """
+    if TRACING.reads is None:
+        raise ExpressionError(
+            f"{line()}: the function reads a tensor by a scalar's value, which score_mod and mask_mod of attention do; "
+            "here grilly.take, before the call, brings the elements to their places"
+        )
+    return TRACING.reads(tensor, index)
+
+
 def element_at(tensor: Tensor, index: Any) -> Scalar:
-    """``tensor[index]`` in a function; negative indices count from the end.
+    """``tensor[index]`` in a function that has memory; negative indices count from the end.
 
     Integers are checked. A scalar that is out of bounds stands for the nearest element, as indices on the device do.
 
     Raises
     ------
     ExpressionError
-        Where the function reads no memory, or more than there may be, or the index is none of an element.
+        Where the function reads more than there may be, or the index is none of an element.
     IndexError
         For an integer that is out of bounds.
     """
+    first, place = place_of(tensor, index)
+    return Scalar(tensor.dtype, loaded(tensor.dtype, _bits(tensor.dtype, word(first, "int"), place)))
+
+
+def place_of(tensor: Tensor, index: Any) -> tuple[int, Node]:
+    """Of ``tensor[index]`` in a function: the word that says where the tensor begins, and the element's place in it.
+
+    Raises as ``element_at``.
+    """
     items = index if isinstance(index, tuple) else (index,)
-    if TRACING.reads is None:
-        raise ExpressionError(
-            f"{line()}: the function reads a tensor by a scalar's value, which score_mod and mask_mod of attention do; "
-            "here grilly.take, before the call, brings the elements to their places"
-        )
     if len(items) != tensor.ndim:
         raise ExpressionError(
             f"{line()}: an element of a tensor of shape {tensor.shape} is read by {tensor.ndim} indices, not "
@@ -57,7 +74,7 @@ def element_at(tensor: Tensor, index: Any) -> Scalar:
         extent = word(first + 1 + axis, "int")
         within = _within(tensor, axis, item, extent)
         place = within if axis == 0 else make("iadd", make("imul", place, extent), within)
-    return Scalar(tensor.dtype, loaded(tensor.dtype, _bits(tensor.dtype, word(first, "int"), place)))
+    return first, place
 
 
 def tensor_words(tensors: Sequence[Tensor], places: Sequence[int]) -> np.ndarray:
@@ -126,4 +143,4 @@ def _bits(dtype: np.dtype, start: Node, place: Node) -> Node:
     return make("pair", make("and", found, constant((1 << width) - 1, "uint")), zero)
 
 
-__all__ = ["TENSORS", "WORDS", "element_at", "has_scalar", "tensor_words"]
+__all__ = ["TENSORS", "WORDS", "element_at", "has_scalar", "indexed", "place_of", "tensor_words"]

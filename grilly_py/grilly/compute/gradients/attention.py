@@ -14,13 +14,17 @@ from ..attention import option_checks, varlen
 from ..attention.backward import flash_attention_backward
 from ..attention.checks import check_mask, check_qkv
 from ..attention.forward import ADDED_ARRAYS, NotedCall, flash_attention
-from ..attention.options import prepare
+from ..attention.function_gradients import derived
+from ..attention.functions import BlockMask, FixedFunction, traced
+from ..attention.options import Options, prepare
 from ..device.call import IN_PARTS
 from ..device.device import Device
-from ..device.tape import Entry, wanted
+from ..device.tape import Entry, as_one, wanted
 from ..device.tensor import Tensor
 from .records import gradient_of
-from .score_functions import with_functions
+
+#: Arrays of a call before those that its functions read: q, k, v and the mask go before ADDED_ARRAYS.
+_BEFORE_READ = 4 + len(ADDED_ARRAYS)
 
 
 @gradient_of(flash_attention)
@@ -30,13 +34,21 @@ def _attention(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Ten
     out, lse = entry.results
     gradient, of_lse = gradients
     device = out._storage.device
+    score = asked.options.score_mod
+    reads = [
+        read for read in (() if score is None else derived(score).reads) if entry.needs[_BEFORE_READ + read.tensor]
+    ]  # fmt: skip
     dq, dk, dv, *more = flash_attention_backward(
         device, _or_zeros(gradient, out), q, k, v, out, lse, mask=mask, causal=asked.terms.get("causal", False),
         scale=asked.terms.get("scale"), shift=asked.shift, options=asked.options, grad_lse=of_lse,
-        return_dbias=needs["attn_bias"], return_dsinks=needs["sinks"], return_dt5_table=needs["t5_table"],
+        return_dbias=needs["attn_bias"], return_dsinks=needs["sinks"], return_dt5_table=needs["t5_table"], reads=reads,
     )  # fmt: skip
     by_bias, by_sinks, by_table = (more.pop(0) if needs[name] else None for name in ("attn_bias", "sinks", "t5_table"))
-    return dq, dk, dv, None, by_bias, None, by_table, by_sinks
+    by_read: list[Tensor | None] = [None] * (len(entry.arrays) - _BEFORE_READ)
+    for read, gradient in zip(reads, more, strict=True):
+        before = by_read[read.tensor]
+        by_read[read.tensor] = gradient if before is None else binary("add", before, gradient)
+    return dq, dk, dv, None, by_bias, None, by_table, by_sinks, *by_read
 
 
 def _or_zeros(gradient: Tensor | None, result: Tensor) -> Tensor:
@@ -46,13 +58,15 @@ def _or_zeros(gradient: Tensor | None, result: Tensor) -> Tensor:
 def _in_parts(device: Device, asked: NotedCall, arrays: Sequence):
     """A call with a gradient by an additive mask or by ALiBi's slopes: both become a bias of all scores.
 
-    One with users' functions is one of score_functions.py.
+    Users' functions are noted as they are now.
     """
     q, k, v, mask, bias, slopes, *_ = arrays
-    if asked.options.score_mod is not None or asked.options.mask_mod is not None:
-        return with_functions(device, asked, arrays)
     if not wanted(mask, slopes):
-        return None
+        if asked.options.score_mod is None and asked.options.mask_mod is None:
+            return None
+        asked = asked._replace(options=_fixed(asked.operation, asked.options))
+        return as_one(flash_attention, asked, arrays,
+                      lambda: asked.run(device, q, k, v, mask, asked.options, True))  # fmt: skip
     options, rank = asked.options, check_qkv(asked.operation, q, k, v)
     q_shape, k_shape = ((1,) * (4 - rank) + tuple(array.shape) for array in (q, k))
     whole = (*q_shape[:3], k_shape[2])
@@ -65,6 +79,20 @@ def _in_parts(device: Device, asked: NotedCall, arrays: Sequence):
         bias = straight if bias is None else binary("add", straight, cast(device.tensor(bias), FLOAT32))
         options = dataclasses.replace(options, alibi_slopes=None)
     return asked.run(device, q, k, v, mask, dataclasses.replace(options, attn_bias=bias), True)
+
+
+def _fixed(operation: str, options: Options) -> Options:
+    """Options whose functions are those of now, with the derivative of the score function.
+
+    Raises GradientError for an operation in it that has none.
+    """
+    score, mask = options.score_mod, options.mask_mod
+    if score is not None:
+        score = FixedFunction(traced(operation, "score_mod", score), derived(score))
+    if mask is not None:
+        own = FixedFunction(traced(operation, "mask_mod", mask))
+        mask = BlockMask(own, mask.shape, mask.block_size, mask.classes) if isinstance(mask, BlockMask) else own
+    return dataclasses.replace(options, score_mod=score, mask_mod=mask)
 
 
 def _straight(device: Device, asked: NotedCall, slopes: Tensor, whole: tuple[int, int, int, int]) -> Tensor:
