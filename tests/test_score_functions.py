@@ -328,6 +328,18 @@ def test_gradients(default, make):
             assert abs((high - low) / 2e-6 - (gradient * direction).sum()) < 2e-4 * size, place
 
 
+def test_gradients_of_one_tensor_as_q_k_and_v(default):
+    """They are the sum of the three."""
+    x = np.random.default_rng(2).standard_normal((1, 2, 5, 8)).astype(np.float32)
+
+    def loss(q, k, v):
+        return grilly.sum(F.flash_attention2(q, k, v, score_mod=lambda score, b, h, i, j: score * score) ** 2)
+
+    apart = grilly.grad(loss, (0, 1, 2))(x, x, x)
+    together = grilly.grad(lambda x: loss(x, x, x))(x)
+    np.testing.assert_allclose(together.numpy(), sum(one.numpy() for one in apart), atol=1e-4)
+
+
 def test_gradients_beside_other_options(default):
     q, k, v = (grilly.asarray(array) for array in problem(5, 9, 16))
     options = {"mask_mod": lambda b, h, q, k: q >= k, "alibi_slopes": RATE}

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...errors import GradientError
 from ..arrays.creation import full
 from ..arrays.elementwise import binary, cast
 from ..arrays.promotion import FLOAT32
-from ..attention import option_checks, varlen
+from ..attention import backward_plan, option_checks, varlen
 from ..attention.backward import flash_attention_backward
 from ..attention.checks import check_mask, check_qkv
 from ..attention.forward import ADDED_ARRAYS, NotedCall, flash_attention
@@ -20,15 +21,19 @@ from ..device.device import Device
 from ..device.tape import Entry, wanted
 from ..device.tensor import Tensor
 from .records import gradient_of
-from .score_functions import with_functions
+from .score_functions import TOGETHER, by_scores, other_options, with_functions
 
 
 @gradient_of(flash_attention)
 def _attention(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     asked, (q, k, v, mask, *_) = entry.static, entry.arrays
+    if wanted(*gradients, *entry.arrays) and not other_options(asked.options):
+        return by_scores(entry.results[0]._storage.device, asked, entry, gradients)
     needs = dict(zip(ADDED_ARRAYS, entry.needs[4:], strict=False))
     out, lse = entry.results
     gradient, of_lse = gradients
+    if wanted(of_lse):  # the call below notes nothing of it
+        raise _no_second()
     device = out._storage.device
     dq, dk, dv, *more = flash_attention_backward(
         device, _or_zeros(gradient, out), q, k, v, out, lse, mask=mask, causal=asked.terms.get("causal", False),
@@ -92,8 +97,23 @@ def _packed(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor
     options = {name: value for name, value in asked.items() if name not in ("kernel", "precision")}
     out, lse = entry.results
     gradient, of_lse = gradients
+    if wanted(of_lse):
+        raise _no_second()
     dq, dk, dv, *more = varlen.flash_attention_varlen_backward(
         out._storage.device, _or_zeros(gradient, out), q, k, v, out, lse, *places, grad_lse=of_lse,
         return_dsinks=entry.needs[3], **options,
     )  # fmt: skip
     return dq, dk, dv, *(more or (None,))
+
+
+@gradient_of(backward_plan.plan, varlen.CALLS)
+def _twice(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    raise _no_second()
+
+
+def _no_second() -> GradientError:
+    return GradientError(
+        "attention has gradients of gradients with mask, causal, scale, "
+        f"{', '.join(TOGETHER)} alone, and not of packed sequences: write other options as a part of score_mod or "
+        "mask_mod, or compute attention in steps (functional.attention_scores, softmax, attention_output)"
+    )

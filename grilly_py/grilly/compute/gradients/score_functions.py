@@ -1,4 +1,4 @@
-"""Gradients of attention with users' functions: of all scores at once.
+"""Gradients of attention by operations on all scores at once: with users' functions, and gradients of gradients.
 
 The functions are called again, with tensors of all scores and of all indices, and what they do then has gradients as
 any operation does. This takes memory for several arrays of (B, H, Sq, Sk) float32.
@@ -20,17 +20,26 @@ from ..arrays.promotion import BOOL, FLOAT32
 from ..arrays.reductions import extreme, sum_of
 from ..attention.checks import check_scale
 from ..attention.forward import NotedCall
-from ..attention.options import OFF
+from ..attention.options import OFF, Options
 from ..device.call import on_device
 from ..device.device import Device
 from ..device.tape import Entry, as_one, noted_on, taped
 from ..device.tensor import Tensor
+from .alias import aliased
 from .pull import pulled
 from .records import gradient_of
 
-#: The options that may stand beside functions where a gradient is wanted.
+#: The options of which the gradients are taken so.
 TOGETHER = ("score_mod", "mask_mod", "attn_bias", "softcap")
 _FLOOR = float(CONSTANTS["numbers"]["MASK_FLOOR"])
+
+
+def other_options(options: Options) -> list[str]:
+    """The options that are given beside TOGETHER."""
+    return [
+        field.name for field in dataclasses.fields(options)
+        if field.name not in TOGETHER and getattr(options, field.name) is not getattr(OFF, field.name)
+    ]  # fmt: skip
 
 
 class _Call:
@@ -45,11 +54,7 @@ def with_functions(device: Device, asked: NotedCall, arrays: Sequence):
 
     Raises GradientError for an option that has no gradient beside them.
     """
-    options = asked.options
-    others = [
-        field.name for field in dataclasses.fields(options)
-        if field.name not in TOGETHER and getattr(options, field.name) is not getattr(OFF, field.name)
-    ]  # fmt: skip
+    options, others = asked.options, other_options(asked.options)
     if others:
         raise GradientError(
             f"{asked.operation}: there is no gradient of score_mod and mask_mod beside {', '.join(others)}; it may be "
@@ -62,9 +67,18 @@ def with_functions(device: Device, asked: NotedCall, arrays: Sequence):
 
 @gradient_of(_Call)
 def _pull(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    own = [array for array, needs in zip(entry.arrays, entry.needs, strict=True) if needs]
+    return by_scores(entry.operation.device, entry.operation.asked, entry, gradients)
+
+
+def by_scores(
+    device: Device, asked: NotedCall, entry: Entry, gradients: Sequence[Tensor | None]
+) -> Sequence[Tensor | None]:
+    """The gradients of a call, by operations that have gradients."""
+    # One tensor may be several of the arrays: each gets its own part of the gradient.
+    arrays = [aliased(array) if needs else array for array, needs in zip(entry.arrays, entry.needs, strict=True)]
+    own = [array for array, needs in zip(arrays, entry.needs, strict=True) if needs]
     with taped(own) as tape:
-        results = _computed(entry.operation.device, entry.operation.asked, entry.arrays)
+        results = _computed(device, asked, arrays)
     pairs = [pair for pair in zip(results, gradients, strict=True) if pair[1] is not None]
     found = iter(pulled(tape.entries, [one for one, _ in pairs], [one for _, one in pairs], own))
     return [next(found) if needs else None for needs in entry.needs]
@@ -139,4 +153,4 @@ def _indices(device: Device, shape: tuple[int, ...]) -> list[Tensor]:
     ]
 
 
-__all__ = ["with_functions"]
+__all__ = ["TOGETHER", "by_scores", "other_options", "with_functions"]
