@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,20 +22,24 @@ from ..device.device import Device
 from ..device.tape import Entry, wanted
 from ..device.tensor import Tensor
 from .records import gradient_of
-from .score_functions import TOGETHER, by_scores, other_options, with_functions
+from .score_functions import with_functions
+from .whole_scores import TOGETHER, by_scores, other_options
+
+#: A processor computes gradients from so many scores at most.
+SCORES = 2**22
 
 
 @gradient_of(flash_attention)
 def _attention(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     asked, (q, k, v, mask, *_) = entry.static, entry.arrays
-    if wanted(*gradients, *entry.arrays) and not other_options(asked.options):
-        return by_scores(entry.results[0]._storage.device, asked, entry, gradients)
+    device = entry.results[0]._storage.device
+    if not other_options(asked.options) and (wanted(*gradients, *entry.arrays) or _quicker(device, q, k)):
+        return by_scores(device, asked, entry, gradients)
     needs = dict(zip(ADDED_ARRAYS, entry.needs[4:], strict=False))
     out, lse = entry.results
     gradient, of_lse = gradients
     if wanted(of_lse):  # the call below notes nothing of it
         raise _no_second()
-    device = out._storage.device
     dq, dk, dv, *more = flash_attention_backward(
         device, _or_zeros(gradient, out), q, k, v, out, lse, mask=mask, causal=asked.terms.get("causal", False),
         scale=asked.terms.get("scale"), shift=asked.shift, options=asked.options, grad_lse=of_lse,
@@ -42,6 +47,11 @@ def _attention(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Ten
     )  # fmt: skip
     by_bias, by_sinks, by_table = (more.pop(0) if needs[name] else None for name in ("attn_bias", "sinks", "t5_table"))
     return dq, dk, dv, None, by_bias, None, by_table, by_sinks
+
+
+def _quicker(device: Device, q, k) -> bool:
+    """Whether a processor computes gradients from all scores, in less time than by a kernel that waits at barriers."""
+    return device.runtime.device.kind == "cpu" and math.prod(q.shape[:-1]) * k.shape[-2] <= SCORES
 
 
 def _or_zeros(gradient: Tensor | None, result: Tensor) -> Tensor:
