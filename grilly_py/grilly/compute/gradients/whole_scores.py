@@ -26,6 +26,7 @@ from ..device.tape import Entry, noted_on, taped
 from ..device.tensor import Tensor
 from .alias import aliased
 from .pull import pulled
+from .repeated import once
 
 #: The options of which the gradients are taken so.
 TOGETHER = ("score_mod", "mask_mod", "attn_bias", "softcap")
@@ -40,13 +41,18 @@ def other_options(options: Options) -> list[str]:
     ]  # fmt: skip
 
 
+#: Of a call's arrays, those that are no function's: q, k, v, the mask and the bias.
+GIVEN = 5
+
+
 def by_scores(
     device: Device, asked: NotedCall, entry: Entry, gradients: Sequence[Tensor | None]
 ) -> Sequence[Tensor | None]:
     """The gradients of a call, by operations that have gradients."""
-    # One tensor may be several of the arrays: each gets its own part of the gradient.
-    arrays = [aliased(array) if needs else array for array, needs in zip(entry.arrays, entry.needs, strict=True)]
-    own = [array for array, needs in zip(arrays, entry.needs, strict=True) if needs]
+    # One tensor may be several of these: each gets its own part of the gradient. Functions read others as they are.
+    arrays = [aliased(array) if needs and place < GIVEN else array
+              for place, (array, needs) in enumerate(zip(entry.arrays, entry.needs, strict=True))]  # fmt: skip
+    own = [once(array) for array, needs in zip(arrays, entry.needs, strict=True) if needs]
     with taped(own) as tape:
         results = _computed(device, asked, arrays)
     pairs = [pair for pair in zip(results, gradients, strict=True) if pair[1] is not None]
