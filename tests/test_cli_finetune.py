@@ -68,6 +68,12 @@ def losses(folder):
     return [float(line.split(",")[1]) for line in lines[1:]]
 
 
+def adapters_of(folder):
+    """How many numbers an adapter has."""
+    tensors = pytest.importorskip("safetensors.numpy").load_file(folder / "adapter_model.safetensors")
+    return sum(array.size for array in tensors.values())
+
+
 def test_adapters_learn_answers(finetune, folder, tmp_path, capsys, vulkan_backend):
     assert finetune("--lora", "8", "--batch-size", "4", "--lr", "0.02", "--warmup", "2", steps=40) == 0
     out, said = capsys.readouterr()
@@ -75,6 +81,12 @@ def test_adapters_learn_answers(finetune, folder, tmp_path, capsys, vulkan_backe
     assert len(found) == 40 and np.mean(found[-5:]) < 0.2 * found[0]
     assert out.startswith(f"40 steps: loss {found[0]:.4f} at first") and "adapter_model.safetensors" in out
     assert "step 40 of 40: loss " in said and "tokens/s, 0 s left" in said
+    assert f", {found[-1]:.4f}" not in out and f"{np.mean(found[-4:]):.4f} in the last 4" in out
+    own = adapters_of(tmp_path / "out")
+    whole = own + sum(np.prod(part.shape) for part in models.load(folder, backend=vulkan_backend).parameters())
+    first, second = said.splitlines()[:2]
+    assert first.startswith(f"grilly finetune: {own:,} of {whole:,} parameters, ")
+    assert second == f"step 1 of 40: loss {found[0]:.4f} (the first 3 steps make kernels, and take longer)"
     model = models.load(folder, backend=vulkan_backend)
     model.load_adapter(tmp_path / "out")
     tokenizer = models.Tokenizer(folder)
@@ -139,6 +151,7 @@ def test_resumed_is_the_same_as_whole(finetune, tmp_path, before_batch, capsys, 
     assert "interrupted after 5 of 12 steps; the same command with --resume goes on" in capsys.readouterr().err
     undo()
     assert finetune(*options, "--resume", output="parts") == 0
+    assert "; 5 of 12 steps are done" in capsys.readouterr().err
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     name = "adapter_model.safetensors" if options else "model.safetensors"
     assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -178,7 +191,7 @@ def test_checkpoints_outlive_a_crash(finetune, tmp_path, before_batch):
     (("--alpha", "2"), "--alpha is of adapters; add --lora RANK"),
     (("--lora", "2", "--target", "spin"), "no linear layer is called 'spin'"),
     (("--warmup", "12"), "--warmup is 12; expected fewer than the 12 steps"),
-    (("--batch-size", "99"), "fewer than --batch-size 99"), (("--length", "999"), "rows of 999 tokens"),
+    (("--batch-size", "99"), "fewer than --batch-size 99"), (("--length", "999"), "row of 999 tokens"),
     (("--resume",), "out has no checkpoint.json; leave --resume out to begin"),
     (("--seed", "-1"), "--seed is -1"), (("--lora", "2", "--dropout", "1"), "dropout is 1.0"),
 ])  # fmt: skip

@@ -274,6 +274,16 @@ def test_checkpoints(default):
     assert len(calls) == 3
 
 
+def test_arguments_that_are_broadcast(default):
+    """Each element has a gradient of its own; and that of what was broadcast is the sum, also through a checkpoint."""
+    x, weights = grilly.asarray(drawn((4,))), drawn((3, 4), seed=1)
+    own = grilly.grad(lambda y: grilly.sum(y * y * weights))(grilly.broadcast_to(x, (3, 4)))
+    np.testing.assert_allclose(own.numpy(), 2 * x.numpy() * weights, rtol=1e-5)
+    square = grilly.checkpoint(lambda y: y * y)
+    found = grilly.grad(lambda x: grilly.sum(square(grilly.broadcast_to(x, (3, 4)))))(x)
+    np.testing.assert_allclose(found.numpy(), 6 * x.numpy(), rtol=1e-5)
+
+
 def test_captured(default):
     def step(x, w):
         return grilly.value_and_grad(lambda w: grilly.mean(grilly.tanh(x @ w) ** 2))(w)

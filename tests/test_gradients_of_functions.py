@@ -426,18 +426,6 @@ def refused(backend, function, *arrays, match):
         grilly.grad(lambda *given: grilly.sum(function(*given)), tuple(range(len(arrays))))(*arrays)
 
 
-def test_second_derivatives_that_there_are_not(vulkan_backend):
-    """A gradient that is no operation with one raises, and is never zero."""
-    q, x, w = draw(1, 2, 5, 4), draw(1, 2, 5), draw(3, 2, 3)
-
-    def twice(function):
-        inner = grilly.grad(lambda given: grilly.sum(function(given) ** 2))
-        return lambda given: inner(given) ** 2
-
-    refused(vulkan_backend, twice(lambda q: F.flash_attention2(q, q, q)), q, match="attention")
-    refused(vulkan_backend, twice(lambda x: F.conv1d(x, w)), x, match="convolution")
-
-
 def test_a_cache_has_no_gradient(vulkan_backend):
     q, cache = draw(1, 1, 2, 8), draw(1, 6, 2, 8)
 

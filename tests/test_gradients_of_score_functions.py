@@ -436,3 +436,15 @@ def test_memory(default):
     assert all(np.isfinite(one.numpy()).all() for one in found)
     assert peak < 16_000_000, peak
 
+
+
+def test_one_tensor_as_q_k_and_v(default):
+    """Its gradient is the sum of the three."""
+    x = np.random.default_rng(2).standard_normal((1, 2, 5, 8)).astype(np.float32)
+
+    def loss(q, k, v):
+        return grilly.sum(F.flash_attention2(q, k, v, score_mod=lambda score, b, h, i, j: score * score) ** 2)
+
+    apart = grilly.grad(loss, (0, 1, 2))(x, x, x)
+    together = grilly.grad(lambda x: loss(x, x, x))(x)
+    np.testing.assert_allclose(together.numpy(), sum(one.numpy() for one in apart), atol=1e-4)

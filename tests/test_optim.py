@@ -11,97 +11,25 @@ import pytest
 import grilly
 from graphs import default
 from grilly import nn, optim
-
-try:
-    import torch
-except ImportError:  # the tests that compare with it are skipped
-    torch = None
-SHAPES = {
-    "first.weight": (7, 13), "first.bias": (7,), "second": (33,), "third": (3, 5, 2), "scalar": (), "same": (7, 13),
-}  # fmt: skip
-HALVES = ["float16", pytest.param("bfloat16", marks=pytest.mark.needs("ml_dtypes"))]
+from optimizers import (
+    CASES,
+    HALVES,
+    MATRICES,
+    SHAPES,
+    T,
+    compare,
+    gradients_of,
+    model_of,
+    near,
+    torch,
+    torch_parameters,
+)  # fmt: skip
 
 
 @pytest.fixture
 def backend(vulkan_backend):
     with default(vulkan_backend):
         yield vulkan_backend
-
-
-class Part(nn.Module):
-    """Parameters of the shapes whose names begin with a prefix."""
-
-    def __init__(self, shapes, random, dtype="float32"):
-        super().__init__()
-        for name, shape in shapes.items():
-            if "." not in name:
-                setattr(self, name, nn.Parameter(random.standard_normal(shape).astype(dtype)))
-        for part in {name.split(".")[0]: None for name in shapes if "." in name}:
-            inner = {name.split(".")[1]: shape for name, shape in shapes.items() if name.startswith(f"{part}.")}
-            setattr(self, part, Part(inner, random, dtype))
-
-
-def model_of(shapes=None, seed=0, dtype="float32"):
-    return Part(SHAPES if shapes is None else shapes, np.random.default_rng(seed), grilly.empty((), dtype=dtype).dtype)
-
-
-def gradients_of(model, random, dtype="float32"):
-    """Of sizes that differ, by their names."""
-    return {
-        name: np.asarray(random.standard_normal(parameter.shape) * 10.0 ** random.integers(-3, 1)).astype(dtype)
-        for name, parameter in model.named_parameters()
-    }
-
-
-def torch_parameters(model):
-    return {name: torch.nn.Parameter(torch.tensor(np.float32(value))) for name, value in model.state_dict().items()}
-
-
-def near(found, want, **bounds):
-    np.testing.assert_allclose(np.float32(found), np.float32(want), **{"rtol": 3e-6, "atol": 3e-6, **bounds})
-
-
-def compare(backend, ours, theirs, *, steps=100, shapes=None, clip=None, schedule=None, **bounds):
-    """Steps on the same gradients. ``theirs(parameters)`` is PyTorch's optimizer of parameters by their names."""
-    model = model_of(shapes)
-    others = torch_parameters(model)
-    other, random = theirs(others), np.random.default_rng(1)
-    rates = None if schedule is None else torch.optim.lr_scheduler.LambdaLR(other, schedule)
-    for _ in range(steps):
-        grads = gradients_of(model, random)
-        for name, parameter in others.items():
-            parameter.grad = torch.tensor(grads[name])
-        if clip:
-            torch.nn.utils.clip_grad_norm_(others.values(), clip)
-        other.step()
-        if rates is not None:
-            rates.step()
-        ours.update(model, {name: backend.tensor(grad) for name, grad in grads.items()})
-    assert ours.steps == steps and ours.skipped == 0
-    for name, value in model.state_dict().items():
-        near(value, others[name].detach().numpy(), err_msg=name, **bounds)
-    return model, others
-
-
-T = getattr(torch, "optim", None)
-CASES = {
-    "sgd": (lambda **more: optim.SGD(0.01, **more), lambda p: T.SGD(p, 0.01)),
-    "momentum": (lambda **more: optim.SGD(0.01, 0.9, weight_decay=0.1, **more),
-                 lambda p: T.SGD(p, 0.01, momentum=0.9, weight_decay=0.1)),
-    "dampening": (lambda **more: optim.SGD(0.01, 0.9, dampening=0.3, **more),
-                  lambda p: T.SGD(p, 0.01, momentum=0.9, dampening=0.3)),
-    "nesterov": (lambda **more: optim.SGD(0.01, 0.9, nesterov=True, **more),
-                 lambda p: T.SGD(p, 0.01, momentum=0.9, nesterov=True)),
-    "adam": (lambda **more: optim.Adam(1e-3, **more), lambda p: T.Adam(p, 1e-3)),
-    "adam-l2": (lambda **more: optim.Adam(1e-2, (0.8, 0.95), eps=1e-4, weight_decay=0.1, **more),
-                lambda p: T.Adam(p, 1e-2, (0.8, 0.95), eps=1e-4, weight_decay=0.1)),
-    "adam-no-betas": (lambda **more: optim.Adam(1e-3, (0.0, 0.0), **more), lambda p: T.Adam(p, 1e-3, (0.0, 0.0))),
-    "adamw": (lambda **more: optim.AdamW(1e-3, weight_decay=0.1, **more), lambda p: T.AdamW(p, 1e-3, weight_decay=0.1)),
-    "adafactor": (lambda **more: optim.Adafactor(0.01, **more), lambda p: T.Adafactor(p, 0.01)),
-    "adafactor-options": (
-        lambda **more: optim.Adafactor(0.05, beta2_decay=-0.6, eps=(1e-6, 0.01), d=1.5, weight_decay=0.1, **more),
-        lambda p: T.Adafactor(p, 0.05, beta2_decay=-0.6, eps=(1e-6, 0.01), d=1.5, weight_decay=0.1)),
-}  # fmt: skip
 
 
 @pytest.mark.needs("torch")
@@ -124,7 +52,6 @@ def iterated(gradient, coefficients, steps, eps):
     return x.T if tall else x
 
 
-MATRICES = {"a": (7, 13), "b": (7, 13), "c": (9, 5), "d": (16, 16)}
 
 
 @pytest.mark.needs("torch")
@@ -377,12 +304,6 @@ def test_some_parameters_alone(backend):
 # -- how it is done
 
 
-def dispatches(backend, call):
-    with backend.profile() as profile:
-        call()
-    return len(profile.timings)
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -427,154 +348,6 @@ def test_a_capture_needs_what_is_to_stay(backend):
     model.a.data = np.zeros(5, np.float32)
     with pytest.raises(grilly.CaptureError, match="replaced"):
         backend.capture(lambda grads: optimizer.update(model, grads), grads)
-
-
-# -- norms and infinities
-
-
-@pytest.mark.needs("torch")
-def test_clip_grad_norm(backend):
-    model = model_of()
-    random = np.random.default_rng(3)
-    for limit, dtype in ((0.5, "float32"), (1e6, "float32"), (0.5, "float16")):
-        grads = gradients_of(model, random, dtype)
-        theirs = [torch.nn.Parameter(torch.zeros(grad.shape)) for grad in grads.values()]
-        for parameter, grad in zip(theirs, grads.values(), strict=True):
-            parameter.grad = torch.tensor(np.float32(grad))
-        want = torch.nn.utils.clip_grad_norm_(theirs, limit)
-        clipped, norm = optim.clip_grad_norm({name: backend.tensor(grad) for name, grad in grads.items()}, limit)
-        near(norm.numpy(), want.numpy())
-        for (name, found), parameter in zip(clipped.items(), theirs, strict=True):
-            assert found.dtype == grads[name].dtype
-            near(found.numpy(), parameter.grad.numpy(), rtol=2e-6 if dtype == "float32" else 1e-3)
-
-
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("case", ["sgd", "adamw", "adafactor", "muon"])
-def test_a_step_with_infinities_is_left_out(backend, case, bad):
-    model = model_of(MATRICES)
-    make = CASES[case][0] if case in CASES else lambda **more: optim.Muon(0.01, **more)
-    optimizer, random = make(loss_scale=optim.LossScale(16.0, interval=3)), np.random.default_rng(1)
-    optimizer.update(model, {name: grad * 16 for name, grad in gradients_of(model, random).items()})
-    weights, state = model.state_dict(), optimizer.state_dict()
-    grads = gradients_of(model, random)
-    grads["b"][3, 4] = bad
-    optimizer.update(model, grads)
-    assert (optimizer.steps, optimizer.skipped, optimizer.loss_scale) == (1, 1, 8.0)
-    changed = {"skipped", "good_steps", "loss_scale"}
-    for before, after in ((weights, model.state_dict()), (state, optimizer.state_dict())):
-        for name, value in before.items():
-            if name not in changed:
-                np.testing.assert_array_equal(value, after[name], err_msg=name)
-    for _ in range(3):
-        optimizer.update(model, gradients_of(model, random))
-    assert (optimizer.steps, optimizer.skipped, optimizer.loss_scale) == (4, 1, 16.0)
-    assert all(np.isfinite(value).all() for value in model.state_dict().values())
-
-
-def test_the_loss_scale_goes_out_of_gradients_again(backend):
-    models = [model_of() for _ in range(2)]
-    scales = None, optim.LossScale(1024.0)
-    plain, scaled = (optim.AdamW(1e-2, max_grad_norm=0.3, loss_scale=scale) for scale in scales)
-    random = np.random.default_rng(1)
-    loss = scaled.scale(backend.tensor(np.float32(0.5)))
-    assert loss.shape == () and float(loss) == 512.0
-    for _ in range(20):
-        grads = gradients_of(models[0], random)
-        plain.update(models[0], grads)
-        scaled.update(models[1], {name: grad * np.float32(1024) for name, grad in grads.items()})
-    for one, other in zip(models[0].state_dict().values(), models[1].state_dict().values(), strict=True):
-        near(one, other)
-    with pytest.raises(ValueError, match="loss_scale"):
-        plain.scale(loss)
-
-
-# -- state
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", ["sgd", "dampening", "adamw", "adafactor", "muon"])
-def test_state_goes_to_safetensors_and_back(backend, tmp_path, case, dtype):
-    """Bit for bit, so that what goes on from it has the bits of what never stopped."""
-    files = pytest.importorskip("safetensors.numpy")
-    make = CASES[case][0] if case in CASES else lambda **more: optim.Muon(0.01, **more)
-    shapes = MATRICES if case == "muon" else SHAPES
-    model, random = model_of(shapes, dtype=dtype), np.random.default_rng(1)
-    optimizer = make(max_grad_norm=0.5, loss_scale=optim.LossScale(4.0))
-    for _ in range(3):
-        optimizer.update(model, gradients_of(model, random, dtype))
-    files.save_file(optimizer.state_dict(), tmp_path / "optimizer.safetensors")
-    weights = {name: np.array(value) for name, value in model.state_dict().items()}
-    files.save_file(weights, tmp_path / "model.safetensors")
-    other, second = make(max_grad_norm=0.5, loss_scale=optim.LossScale(4.0)), model_of(shapes, seed=9, dtype=dtype)
-    second.load_state_dict(files.load_file(tmp_path / "model.safetensors"))
-    other.init(second)
-    other.load_state_dict(files.load_file(tmp_path / "optimizer.safetensors"))
-    for name, value in optimizer.state_dict().items():
-        np.testing.assert_array_equal(value, other.state_dict()[name], err_msg=name)
-    for _ in range(3):
-        grads = gradients_of(model, random, dtype)
-        optimizer.update(model, grads)
-        other.update(second, grads)
-    for (name, value), found in zip(model.state_dict().items(), second.state_dict().values(), strict=True):
-        np.testing.assert_array_equal(value, found, err_msg=name)
-    assert other.steps == 6
-
-
-def test_state_that_does_not_fit(backend):
-    model, optimizer = model_of(), optim.AdamW(1e-3)
-    with pytest.raises(ValueError, match="init"):
-        optimizer.state_dict()
-    with pytest.raises(ValueError, match="init"):
-        optimizer.load_state_dict({})
-    optimizer.init(model)
-    state = optimizer.state_dict()
-    with pytest.raises(ValueError, match="missing are .*'step'"):
-        optimizer.load_state_dict({name: value for name, value in state.items() if name != "step"})
-    with pytest.raises(ValueError, match=r"unexpected \['more'\]"):
-        optimizer.load_state_dict({**state, "more": state["step"]})
-    with pytest.raises(ValueError, match=r"exp_avg.second has shape \(4,\)"):
-        optimizer.load_state_dict({**state, "exp_avg.second": np.zeros(4, np.float32)})
-    with pytest.raises(TypeError, match="float64"):
-        optimizer.load_state_dict({**state, "exp_avg.second": np.zeros(33)})
-    with pytest.raises(TypeError, match="list"):
-        optimizer.load_state_dict([])
-
-
-# -- averages
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_moving_averages(backend, dtype):
-    model, random = model_of(dtype=dtype), np.random.default_rng(1)
-    optimizer = optim.SGD(0.1)
-    optimizer.init(model)
-    average = optim.EMA(model, 0.9)
-    want = {name: np.float64(value) for name, value in model.state_dict().items()}
-    for _ in range(10):
-        optimizer.update(model, gradients_of(model, random, dtype))
-        average.update(model)
-        for name, value in model.state_dict().items():
-            want[name] = 0.9 * want[name] + 0.1 * np.float64(value)
-    found = average.state_dict()
-    for name, value in want.items():
-        near(found[name], value)
-    assert dispatches(backend, lambda: average.update(model)) == 1
-    other = model_of(seed=5, dtype=dtype)
-    average.copy_to(other)
-    for name, value in other.state_dict().items():
-        np.testing.assert_array_equal(value, average.averages()[name].numpy().astype(dtype))
-    again = optim.EMA(other, 0.9)
-    again.load_state_dict(found)
-    for name, value in again.state_dict().items():
-        assert value.dtype == np.float32
-        np.testing.assert_array_equal(value, found[name])
-    with pytest.raises(ValueError, match="first.bias"):
-        average.update(model_of(MATRICES))
-    with pytest.raises(ValueError, match="load_state_dict"):
-        again.load_state_dict({})
-    with pytest.raises(TypeError, match="Module"):
-        average.copy_to({})
 
 
 # -- bad input

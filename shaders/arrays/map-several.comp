@@ -15,7 +15,7 @@
 // Workgroup: THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).
 //     Invocation: one.
 // Accumulation: as the expressions say.
-// Defines: THREADS, STRIPE.
+// Defines: THREADS, STRIPE, TEXELS (arrays/words.glsl).
 // Preconditions: as of map.comp. Operands are read before results are written, so that a result may be any operand's.
 
 layout(constant_id = 0) const uint BITS_A = 32u;
@@ -57,14 +57,14 @@ layout(push_constant, std430) uniform Push {
     uint n_0, n_1, n_2, n_3, n_4, n_5, n_6, n_7;
 } pc;
 
-layout(set = 0, binding = 0, std430) readonly buffer A { uvec4 a_data[]; };
-layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b_data[]; };
-layout(set = 0, binding = 2, std430) readonly buffer C { uvec4 c_data[]; };
-layout(set = 0, binding = 3, std430) readonly buffer D { uvec4 d_data[]; };
-layout(set = 0, binding = 4, std430) readonly buffer E { uvec4 e_data[]; };
-layout(set = 0, binding = 5, std430) readonly buffer F { uvec4 f_data[]; };
-layout(set = 0, binding = 6, std430) readonly buffer G { uvec4 g_data[]; };
-layout(set = 0, binding = 7, std430) readonly buffer H { uvec4 h_data[]; };
+READ_ONLY(0, A, a_data)
+READ_ONLY(1, B, b_data)
+READ_ONLY(2, C, c_data)
+READ_ONLY(3, D, d_data)
+READ_ONLY(4, E, e_data)
+READ_ONLY(5, F, f_data)
+READ_ONLY(6, G, g_data)
+READ_ONLY(7, H, h_data)
 layout(set = 0, binding = 8, std430) writeonly buffer W { uvec4 w_data[]; };
 layout(set = 0, binding = 9, std430) writeonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 10, std430) writeonly buffer Y { uvec4 y_data[]; };

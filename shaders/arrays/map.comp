@@ -15,7 +15,7 @@
 // Workgroup: THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).
 //     Invocation: one.
 // Accumulation: as the expression says.
-// Defines: THREADS, STRIPE.
+// Defines: THREADS, STRIPE, TEXELS (arrays/words.glsl).
 // Preconditions: fewer than 2^31 elements. y_offset is a multiple of EACH, and so is where a run of a FLAT or RUNS operand
 //     begins unless its elements have 8 bits. With RUNS and BROADCAST operands the last axis is a multiple of EACH. Words of
 //     y that hold an element are written whole. An operand that shares memory with y lies exactly as y does.
@@ -49,10 +49,10 @@ layout(push_constant, std430) uniform Push {
     uint n_0, n_1, n_2, n_3, n_4, n_5;
 } pc;
 
-layout(set = 0, binding = 0, std430) readonly buffer A { uvec4 a_data[]; };
-layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b_data[]; };
-layout(set = 0, binding = 2, std430) readonly buffer C { uvec4 c_data[]; };
-layout(set = 0, binding = 3, std430) readonly buffer D { uvec4 d_data[]; };
+READ_ONLY(0, A, a_data)
+READ_ONLY(1, B, b_data)
+READ_ONLY(2, C, c_data)
+READ_ONLY(3, D, d_data)
 layout(set = 0, binding = 4, std430) writeonly buffer Y { uvec4 y_data[]; };
 
 READER(a, a_data, BITS_A)

@@ -68,11 +68,24 @@ uvec2 element(uint type, uint kind, uvec2 x) {
     return bits == 64u ? whole : uvec2(bits == 32u ? whole.x : bitfieldExtract(whole.x, 0, int(bits)), 0u);
 }
 
+// TEXELS is for Mesa's CPU driver. It reads the texels of all lanes at once, but storage buffers lane by lane, and runs
+// both ways of a branch. So arrays that are read are texel buffers, and runs have one way (ONE_WAY): what is read beyond
+// the last element is not used.
+#ifdef TEXELS
+#define READ_ONLY(BINDING, BLOCK, DATA) layout(set = 0, binding = BINDING) uniform usamplerBuffer DATA;
+#define FOUR(DATA, I) texelFetch(DATA, int(I))
+const bool ONE_WAY = true;
+#else
+#define READ_ONLY(BINDING, BLOCK, DATA) layout(set = 0, binding = BINDING, std430) readonly buffer BLOCK { uvec4 DATA[]; };
+#define FOUR(DATA, I) DATA[I]
+const bool ONE_WAY = false;
+#endif
+
 // Functions that read a buffer DATA of uvec4 as elements of so many BITS: NAME_raw(i) one of them;
 // NAME_run(i, end, raw) the EACH (4 or 8) from i on, of which those from `end` on do not exist. i is then a multiple of
 // EACH, but for elements of 8 bits.
 #define READER(NAME, DATA, BITS) \
-    uint NAME##_word(uint w) { return DATA[w >> 2][w & 3u]; } \
+    uint NAME##_word(uint w) { return FOUR(DATA, w >> 2)[w & 3u]; } \
     uvec2 NAME##_raw(uint i) { \
         uint bits = BITS; \
         if (bits == 64u) return uvec2(NAME##_word(2u * i), NAME##_word(2u * i + 1u)); \
@@ -84,11 +97,19 @@ uvec2 element(uint type, uint kind, uvec2 x) {
         const uint bits = BITS; \
         uint w[8], first = bits == 64u ? 2u * i : i / (32u / min(bits, 32u)); \
         [[unroll]] for (uint k = 0u; k < 8u; k++) w[k] = 0u; \
-        if (bits > 8u && EACH * bits >= 128u && i + EACH <= end) { \
-            uvec4 four = DATA[first >> 2]; \
+        if (ONE_WAY && bits > 8u) { \
+            uvec4 four = FOUR(DATA, first >> 2); \
+            if (EACH * bits < 128u && (first & 2u) != 0u) four.xy = four.zw; \
             w[0] = four.x; w[1] = four.y; w[2] = four.z; w[3] = four.w; \
             if (EACH * bits > 128u) { \
-                four = DATA[(first >> 2) + 1u]; \
+                four = FOUR(DATA, (first >> 2) + 1u); \
+                w[4] = four.x; w[5] = four.y; w[6] = four.z; w[7] = four.w; \
+            } \
+        } else if (bits > 8u && EACH * bits >= 128u && i + EACH <= end) { \
+            uvec4 four = FOUR(DATA, first >> 2); \
+            w[0] = four.x; w[1] = four.y; w[2] = four.z; w[3] = four.w; \
+            if (EACH * bits > 128u) { \
+                four = FOUR(DATA, (first >> 2) + 1u); \
                 w[4] = four.x; w[5] = four.y; w[6] = four.z; w[7] = four.w; \
             } \
         } else { \
@@ -123,7 +144,7 @@ uvec2 element(uint type, uint kind, uvec2 x) {
             else w[k] = raw[4u * k & 7u].x | raw[(4u * k & 7u) + 1u].x << 8 \
                 | raw[(4u * k & 7u) + 2u].x << 16 | raw[(4u * k & 7u) + 3u].x << 24; \
         } \
-        if (EACH * bits >= 128u && i + EACH <= end) { \
+        if (!ONE_WAY && EACH * bits >= 128u && i + EACH <= end) { \
             DATA[first >> 2] = uvec4(w[0], w[1], w[2], w[3]); \
             if (EACH * bits > 128u) DATA[(first >> 2) + 1u] = uvec4(w[4], w[5], w[6], w[7]); \
         } else { \

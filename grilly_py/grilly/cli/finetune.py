@@ -6,6 +6,7 @@ import argparse
 import csv
 import importlib.util
 import io
+import math
 import sys
 from pathlib import Path
 
@@ -77,9 +78,19 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         if args.resume:
             training.resume()
+        _begun(model, rows, len(training.losses), args.steps)
         tokens = rows.filled * args.batch_size * args.accumulate * rows.input_ids.shape[1]
         whole = training.run(args.steps, args.save_every, tokens)
         return _finished(args, model, training.losses) if whole else _interrupted(args, len(training.losses))
+
+
+def _begun(model, rows, done: int, steps: int) -> None:
+    """Say what is trained, on what."""
+    sizes = [(math.prod(one.shape), one.requires_grad) for one in model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
+    print(f"grilly finetune: {trained:,} of {sum(size for size, _ in sizes):,} parameters, {len(rows)} rows of "
+          f"{rows.input_ids.shape[1]} tokens, {model.backend.device.name}"
+          + (f"; {done} of {steps} steps are done" if done else ""), file=sys.stderr)  # fmt: skip
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -115,8 +126,9 @@ def _rows(args: argparse.Namespace, tokenizer):
               "--length takes more", file=sys.stderr)  # fmt: skip
     rows = pack(samples, args.length)
     if len(rows) < args.batch_size:
-        raise CommandError(f"{args.data} fills {len(rows)} rows of {args.length} tokens, fewer than --batch-size "
-                           f"{args.batch_size}; a smaller --length or --batch-size takes it")  # fmt: skip
+        rows_of = f"{len(rows)} row{'s' * (len(rows) != 1)} of {args.length} tokens"
+        raise CommandError(f"{args.data} fills {rows_of}, fewer than --batch-size {args.batch_size}; a smaller "
+                           "--length or --batch-size takes it")  # fmt: skip
     return rows
 
 
@@ -151,7 +163,8 @@ def _finished(args: argparse.Namespace, model, losses: list[float]) -> int:
     count = max(len(losses) // 10, 1)
     ended = sum(losses[-count:]) / count
     what = "the model" if args.lora is None else "adapter_config.json and adapter_model.safetensors"
-    print(f"{len(losses)} steps: loss {losses[0]:.4f} at first, {ended:.4f} at the end; {output} has {what}, {drawn}")
+    last = f"in the last {count}" if count > 1 else "at the end"
+    print(f"{len(losses)} steps: loss {losses[0]:.4f} at first, {ended:.4f} {last}; {output} has {what}, {drawn}")
     return 0
 
 

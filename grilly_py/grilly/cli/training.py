@@ -6,7 +6,9 @@ import contextlib
 import functools
 import json
 import operator
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,14 +200,18 @@ class _Said:
     def say(self, losses: list[float]) -> None:
         """A line of the last step."""
         now, done = time.perf_counter(), len(losses)
-        if done - self._first == 1:  # it had the kernels to make
-            self._begun, self._of = now, done
-        seconds = (now - self._begun) / max(done - self._of, 1)
+        timed = done - self._first - BEFORE - 1  # those before had kernels to make, and the graph
+        if timed == 0:
+            self._begun = now
         if now - self._last < (0.1 if self._progress.replaces else QUIET) and done < self._steps:
             return
-        self._last = now
-        rate, left = f"{self._tokens / seconds:,.0f}" if seconds else "?", _left(seconds * (self._steps - done))
-        self._progress.say(f"step {done} of {self._steps}: loss {losses[-1]:.4f}, {rate} tokens/s, {left} left")
+        self._last, speed = now, ""
+        if timed > 0:
+            seconds = (now - self._begun) / timed
+            speed = f", {self._tokens / seconds:,.0f} tokens/s, {_left(seconds * (self._steps - done))} left"
+        elif done < self._steps:
+            speed = f" (the first {BEFORE + 1} steps make kernels, and take longer)"
+        self._progress.say(f"step {done} of {self._steps}: loss {losses[-1]:.4f}{speed}")
 
     def done(self) -> None:
         """Clear the line."""
@@ -228,6 +234,8 @@ def _asked_to_stop() -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        with contextlib.suppress(OSError, ValueError):  # not print, in which the signal may have come
+            os.write(sys.stderr.fileno(), b"\nends after this step, with a checkpoint; Ctrl-C again ends at once\n")
 
     try:
         before = signal.signal(signal.SIGINT, note)

@@ -12,7 +12,7 @@ from .convolution import conv1d, conv1d_backward, conv2d, conv2d_backward
 from .dropout import dropout
 from .embedding import embedding, embedding_backward
 from .gated import geglu, geglu_backward, glu, glu_backward, swiglu, swiglu_backward
-from .gaussian import gelu, gelu_backward
+from .gelu_activation import gelu, gelu_backward
 from .interfaces import flash_attention, naive_attention, scaled_dot_product_attention
 from .losses import cross_entropy, cross_entropy_backward
 from .matmul import linear, linear_backward

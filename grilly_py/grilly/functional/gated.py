@@ -7,7 +7,7 @@ from typing import NoReturn, SupportsIndex
 from ..compute.arrays import activations as _activations
 from ..compute.backend import device_of
 from ..compute.device.arrays import ArrayT
-from .gaussian import Approximate
+from .gelu_activation import Approximate
 from .keywords import no_keyword
 
 

@@ -8,7 +8,7 @@ from ..compute.arrays.activations import gelu_of
 from ..compute.device.arrays import FloatArray
 from ..compute.device.numbers import integer
 from ..functional.from_records import numbers_of
-from ..functional.gaussian import Approximate
+from ..functional.gelu_activation import Approximate
 from .unary import Unary
 
 

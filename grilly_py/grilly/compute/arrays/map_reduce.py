@@ -145,7 +145,7 @@ def _walk(choice: Choice, rows: int, extent: int, outer: list[list[int]], inner:
         lanes, least, groups = tile["across"], _LEAST_OF_COLUMNS, _GROUPS_OF_COLUMNS
     else:
         some, most = tile["some"], tile["lanes"]
-        lanes = 1 if extent <= 16 else some if extent <= 32 * some else most
+        lanes = 1 if extent <= tile["alone"] else some if extent <= 32 * some else most
         least, groups = _LEAST, _GROUPS
     parts = max(min(-(-groups // _across(choice, rows, lanes)), extent // least), -(-extent // (4 * lanes * _TRIPS)), 1)
     part = max(-(-extent // parts), 1)

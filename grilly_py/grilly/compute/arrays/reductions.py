@@ -309,12 +309,12 @@ def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, 
     return _Pass(choice, constants, words, parts, across, choice.tile["together"])
 
 
-def _lanes(choice: Choice, rows: int, extent: int, alone: int = 16) -> int:
+def _lanes(choice: Choice, rows: int, extent: int, alone: int | None = None) -> int:
     """How many invocations a row gets: one of three numbers, as each is a pipeline of its own.
 
-    Rows of up to ``alone`` elements get one.
+    Rows of up to ``alone`` elements get one; by default as the tile says.
     """
-    if extent <= alone:
+    if extent <= (choice.tile["alone"] if alone is None else alone):
         return 1
     some, most = choice.tile["some"], choice.tile["lanes"]
     return some if extent <= 32 * some or extent <= 512 * some and rows * some >= _INVOCATIONS else most

@@ -171,20 +171,24 @@ class TracedFunction(NamedTuple):
 class FixedFunction:
     """A function as it was traced, which a later change of its variables does not change.
 
+    Only gradients of gradients call the function again.
+
     Attributes
     ----------
+    function : callable
     traced : TracedFunction
     derived : object
         What ``function_gradients.derived`` gives of a score function; else None.
     """
 
-    __slots__ = ("traced", "derived")
+    __slots__ = ("function", "traced", "derived")
 
-    def __init__(self, traced: TracedFunction, derived: Any = None):
-        self.traced, self.derived = traced, derived
+    def __init__(self, function: Callable[..., Any], traced: TracedFunction, derived: Any = None):
+        self.function, self.traced, self.derived = function, traced, derived
 
-    def __call__(self, *scalars: Any) -> Any:
-        raise AssertionError("a function that was traced is not called")
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function gives now."""
+        return self.function(*arguments)
 
 
 class Memory:

@@ -20,7 +20,7 @@ from ..device.plan import ALIGN_MOST, Layout, Plan, Planner, fits_binding
 from ..device.tensor import Tensor
 from ..matmul.call import Matmul
 from ..matmul.matmul import emit_matmul
-from .checks import Asked, checked
+from .checks import Asked, checked, plain
 from .forward import blocks, four, room
 from .unfold import MOST, fold, unfold
 
@@ -51,7 +51,8 @@ def convolution_backward(
         sent = (on_device(device, one) for one in (grad_output, x, weight))
         return _gradients(device, asked, axes, *sent, needs), None
 
-    return tuple(call(device, plan_weights, None, (grad_output, x, weight), record=record, floats=3, results=3))
+    static = (axes, *map(plain, (stride, padding, dilation)), groups, precision, tuple(needs))
+    return tuple(call(device, plan_weights, static, (grad_output, x, weight), record=record, floats=3, results=3))
 
 
 def _gradients(

@@ -1,26 +1,35 @@
 """The activations: each is a function of a scalar and of the numbers that a call tells, with its gradient beside it.
 
 A gradient is what the derivative makes of a factor. Where the derivative is 0, the factor is not looked at: it may be
-infinite or NaN. NaN in place of x gives NaN; infinities give the limit.
+infinite or NaN. NaN in place of x gives NaN; infinities give the limit. Gradients of gradients are taken of the same
+gradient made of operations; where a library function computes it, that is written a second time.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from .nodes import call, constant, make, retyped
-from .operations import abs, add, copysign, divide, exp, isinf, isnan, maximum, minimum, multiply, negative
-from .records import FLOATS, OPERATIONS, Operation, record
+from .operations import isinf, isnan, where
+from .records import FLOATS, Operation, noted, record
 from .scalars import BOOL, Scalar, number
 
 #: Keeps the names of numbers, their types and defaults, which type checkers read here (functional/from_records.py).
 _Function = TypeVar("_Function", bound=Callable[..., Scalar])
 _ALPHA, _GAMMA = 1.6732632423543772, 1.0507009873554805  # of selu
 _FAR = 200.0  # where exponentials have vanished
-_cosh, _expm1, _log1p, _tanh = (OPERATIONS[name].function for name in ("cosh", "expm1", "log1p", "tanh"))
+_CUBIC = 0.044715  # of gelu_tanh
+# Not the functions themselves: these are noted, so that there are derivatives of what they make.
+abs, add, copysign, divide, exp, maximum, minimum, multiply, negative, _cosh, _erf, _expm1, _log1p, _tanh = (
+    Scalar.operations[name] for name in (
+        "abs", "add", "copysign", "divide", "exp", "maximum", "minimum", "multiply", "negative", "cosh", "erf", "expm1",
+        "log1p", "tanh",
+    )
+)  # fmt: skip
 
 
 def _of_library(name: str, x: Scalar) -> Scalar:
@@ -32,7 +41,7 @@ def _select(condition: Scalar, x: Scalar | float, y: Scalar | float) -> Scalar:
     """x where the condition holds, else y; one may be a number."""
     dtype = x.dtype if isinstance(x, Scalar) else y.dtype
     x, y = (one if isinstance(one, Scalar) else number(one, dtype) for one in (x, y))
-    return Scalar(dtype, make("select", condition.node, x.node, y.node))
+    return noted("where", where, condition, x, y)
 
 
 def _decayed(x: Scalar) -> Scalar:
@@ -53,12 +62,12 @@ def _numbers(function: Callable[..., Scalar]) -> dict[str, float]:
 
 def _activation(
     gradient: Callable[..., Scalar], onnx: str = "", attributes: Mapping[str, float] | None = None,
-    refused: Callable[..., str] | None = None,
+    refused: Callable[..., str] | None = None, parts: Callable[..., Scalar] | None = None,
 ) -> Callable[[_Function], _Function]:  # fmt: skip
     """Enter ``NAME`` and ``NAME_derivative``, which take x, up to two more arrays, and the numbers.
 
     The activation is multiplied by the first of the arrays, and the second is added; the derivative is multiplied by
-    both.
+    both. ``parts`` is the gradient made of operations, where ``gradient`` is not.
     """
 
     def enter(value: _Function) -> _Function:
@@ -72,13 +81,16 @@ def _activation(
                 found = multiply(found, arrays[0])
             return add(found, arrays[1]) if len(arrays) > 1 else found
 
-        def derived(x: Scalar, *rest: Scalar) -> Scalar:
+        def derived(made: Callable[..., Scalar], x: Scalar, *rest: Scalar) -> Scalar:
             factors, own = rest[: len(rest) - count], rest[len(rest) - count :]
-            return gradient(x, functools.reduce(multiply, factors) if factors else number(1.0, x.dtype), *own)
+            return made(x, functools.reduce(multiply, factors) if factors else number(1.0, x.dtype), *own)
 
         names = numbers if attributes is None else attributes
         record(Operation(name, activated, FLOATS, False, value.__doc__ or "", onnx, numbers, names, refused))
-        record(Operation(f"{name}_derivative", derived, FLOATS, numbers=numbers, refused=refused))
+        record(Operation(
+            f"{name}_derivative", functools.partial(derived, gradient), FLOATS, numbers=numbers, refused=refused,
+            parts=functools.partial(derived, parts or gradient),
+        ))  # fmt: skip
         return value
 
     return enter
@@ -91,43 +103,76 @@ def _times_derivative(name: str) -> Callable[[Scalar, Scalar], Scalar]:
     return lambda x, factor: multiply(_of_library(f"{name}_derivative", x), factor)
 
 
+def _bounded(x: Scalar, bound: float = _FAR) -> Scalar:
+    """x, not farther from 0 than a bound beyond which derivatives no longer change."""
+    return minimum(maximum(x, -bound), bound)
+
+
+def _sigmoid_parts(x: Scalar, factor: Scalar) -> Scalar:
+    sigmoid = Scalar.operations["sigmoid"]
+    return factor * (sigmoid(x) * sigmoid(-x))
+
+
+def _tanh_parts(x: Scalar, factor: Scalar) -> Scalar:
+    return factor * (1.0 - _tanh(x) * _tanh(x))
+
+
+def _silu_parts(x: Scalar, factor: Scalar, steep: float = 1.0) -> Scalar:
+    """Of ``x sigmoid(steep x)``."""
+    sigmoid, x = Scalar.operations["sigmoid"], steep * _bounded(x)
+    return factor * (sigmoid(x) * (1.0 + x * sigmoid(-x)))
+
+
+def _gelu_parts(x: Scalar, factor: Scalar) -> Scalar:
+    x = _bounded(x, 20.0)
+    density = exp(-0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi))
+    return factor * (0.5 + 0.5 * _erf(x * math.sqrt(0.5)) + x * density)
+
+
+def _gelu_tanh_parts(x: Scalar, factor: Scalar) -> Scalar:
+    x = _bounded(x, 20.0)
+    scale, square = math.sqrt(2 / math.pi), x * x
+    t = _tanh(scale * (x * (1.0 + _CUBIC * square)))
+    return factor * (0.5 + 0.5 * t + 0.5 * x * (1.0 - t * t) * (scale * (1.0 + 3 * _CUBIC * square)))
+
+
 @_activation(lambda x, factor: _select(_is_positive(x), factor, 0.0))
 def relu(x: Scalar) -> Scalar:
     """``max(x, 0)`` of each element x."""
     return _select(_is_positive(x), x, 0.0)
 
 
-@_activation(_times_derivative("sigmoid"), "Sigmoid")
+@_activation(_times_derivative("sigmoid"), "Sigmoid", parts=_sigmoid_parts)
 def sigmoid(x: Scalar) -> Scalar:
     """``1 / (1 + exp(-x))`` of each element x."""
     return _of_library("sigmoid", x)
 
 
-@_activation(_times_derivative("tanh"), "Tanh")
+@_activation(_times_derivative("tanh"), "Tanh", parts=_tanh_parts)
 def tanh(x: Scalar) -> Scalar:
     """The hyperbolic tangent of each element."""
     return _tanh(x)
 
 
-@_activation(_times_derivative("silu"))
+@_activation(_times_derivative("silu"), parts=_silu_parts)
 def silu(x: Scalar) -> Scalar:
     """``x / (1 + exp(-x))`` of each element x, also called swish (Elfwing et al. 2017, arXiv:1702.03118)."""
     return _of_library("silu", x)
 
 
-@_activation(_times_derivative("quick_gelu"))
+@_activation(_times_derivative("quick_gelu"), parts=functools.partial(_silu_parts, steep=1.702))
 def quick_gelu(x: Scalar) -> Scalar:
     """``x / (1 + exp(-1.702 x))`` of each element x, the approximation of GELU that CLIP was trained with."""
     return _of_library("quick_gelu", x)
 
 
-@_activation(_times_derivative("gelu"))
+@_activation(_times_derivative("gelu"), parts=_gelu_parts)
 def gelu(x: Scalar) -> Scalar:
     """x times the normal distribution up to x."""
     return Scalar(x.dtype, call("gelu_float16", x.node)) if x.dtype.name == "float16" else _of_library("gelu", x)
 
 
-@_activation(_times_derivative("gelu_tanh"))
+@_activation(_times_derivative("gelu_tanh"), parts=_gelu_tanh_parts)
 def gelu_tanh(x: Scalar) -> Scalar:
     """``x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))``."""
     return _of_library("gelu_tanh", x)
@@ -208,7 +253,7 @@ def _elu(x: Scalar, alpha: Scalar | float) -> Scalar:
 
 
 def _elu_gradient(x: Scalar, factor: Scalar, alpha: Scalar | float) -> Scalar:
-    return _select(x > 0.0, factor, factor * (alpha * exp(minimum(x, number(0.0, x.dtype)))))
+    return _select(x > 0.0, factor, factor * (alpha * exp(_select(x > 0.0, 0.0, x))))
 
 
 @_activation(_elu_gradient, "Elu")
@@ -229,7 +274,7 @@ def _no_alpha(alpha: float) -> str:
 
 
 def _celu_gradient(x: Scalar, factor: Scalar, alpha: Scalar) -> Scalar:
-    return _select(x > 0.0, factor, factor * exp(divide(x, alpha)))
+    return _select(x > 0.0, factor, factor * exp(divide(_select(x > 0.0, 0.0, x), alpha)))
 
 
 @_activation(_celu_gradient, "Celu", refused=_no_alpha)
@@ -243,7 +288,7 @@ def _softplus(x: Scalar) -> Scalar:
 
 
 def _softplus_gradient(x: Scalar, factor: Scalar, beta: Scalar, threshold: Scalar) -> Scalar:
-    return _select(x * beta > threshold, factor, factor * _of_library("sigmoid", x * beta))
+    return _select(x * beta > threshold, factor, factor * Scalar.operations["sigmoid"](x * beta))
 
 
 @_activation(_softplus_gradient, "Softplus", {})
@@ -252,7 +297,7 @@ def softplus(x: Scalar, beta: float = 1.0, threshold: float = 20.0) -> Scalar:
     return _select(x * beta > threshold, x, divide(_softplus(x * beta), beta))
 
 
-@_activation(lambda x, factor: factor * _of_library("sigmoid", negative(x)))
+@_activation(lambda x, factor: factor * Scalar.operations["sigmoid"](negative(x)))
 def logsigmoid(x: Scalar) -> Scalar:
     """``-log(1 + exp(-x))`` of each element x."""
     return negative(_softplus(negative(x)))
@@ -272,7 +317,13 @@ def _mish_gradient(x: Scalar, factor: Scalar) -> Scalar:
     return factor * divide(above + divide(own, below), below)
 
 
-@_activation(_mish_gradient, "Mish")
+def _mish_in_parts(x: Scalar, factor: Scalar) -> Scalar:
+    x = _bounded(x)
+    t = _tanh(Scalar.operations["softplus"](x, 1.0, _FAR))
+    return factor * (t + x * (1.0 - t * t) * Scalar.operations["sigmoid"](x))
+
+
+@_activation(_mish_gradient, "Mish", parts=_mish_in_parts)
 def mish(x: Scalar) -> Scalar:
     """``x tanh(log(1 + exp(x)))`` of each element x (Misra 2019, arXiv:1908.08681)."""
     _, above, below = _mish_parts(x)

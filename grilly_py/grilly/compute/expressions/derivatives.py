@@ -183,13 +183,28 @@ def _of_activation(name: str) -> _Rule:
     return rule
 
 
+def _through(parts: Callable[..., Any]) -> _Rule:
+    """The rule of an operation from the same function, made of other operations."""
+
+    def rule(factor: Scalar, z: Scalar, *operands: Scalar) -> Sequence[Any]:
+        found = gradients(parts, operands, (factor,), operands)
+        # An operand that is given twice has the sum of both, once.
+        sums = {id(one.node): part for one, part in zip(operands, found, strict=True) if isinstance(part, Scalar)}
+        return [sums.pop(id(one.node), None) for one in operands]
+
+    return rule
+
+
 def _rule_of(name: str) -> _Rule:
     """The rule of an operation. Raises GradientError where there is none."""
     if f"{name}_derivative" in OPERATIONS:
         return _of_activation(name)
-    if name not in RULES:
-        raise GradientError(f"the operation {name} has no derivative that can be differentiated again")
-    return RULES[name]
+    if name in RULES:
+        return RULES[name]
+    parts = OPERATIONS[name].parts
+    if parts is None:
+        raise GradientError(f"the operation {name} has no derivative")
+    return _through(parts)
 
 
 def gradients(

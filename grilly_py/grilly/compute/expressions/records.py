@@ -43,6 +43,9 @@ class Operation(NamedTuple):
         The same as ONNX has them: its names and defaults.
     refused : callable or None
         Of an activation: takes the numbers, and returns why they are refused, or "". Its docstring says what is.
+    parts : callable or None
+        The same function made of other operations, of which its derivative is taken. For what has no rule in
+        derivatives.py.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Operation(NamedTuple):
     numbers: Mapping[str, float] = _NONE
     attributes: Mapping[str, float] = _NONE
     refused: Callable[..., str] | None = None
+    parts: Callable[..., Scalar] | None = None
 
 
 #: The operations by their names.

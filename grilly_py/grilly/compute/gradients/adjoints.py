@@ -17,6 +17,7 @@ from ..device.plan import reach
 from ..device.tape import OPEN
 from ..device.tensor import Outline, Tensor, contiguous_strides
 from .placed import placed
+from .repeated import repeats
 
 
 class _Part(NamedTuple):
@@ -63,8 +64,7 @@ class Adjoints:
         """Add the gradient of a tensor; of its shape, and cast to its dtype."""
         if not tensor.size:
             return
-        repeated = [axis for axis, (extent, stride) in enumerate(zip(tensor.shape, tensor._strides, strict=True))
-                    if stride == 0 and extent > 1]  # fmt: skip
+        repeated = repeats(tensor)
         if repeated:
             gradient = sum_of("sum", gradient, tuple(repeated), None, True)
         part = _Part(tensor._strides, tensor._offset, cast(gradient, tensor.dtype))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..device.tape import Entry, as_one
 from ..device.tensor import AliasStorage, Tensor
 from .records import gradient_of
+from .repeated import repeats
 
 
 def constant(x: Tensor) -> Tensor:
@@ -15,7 +16,9 @@ def constant(x: Tensor) -> Tensor:
 
 
 def aliased(x: Tensor) -> Tensor:
-    """The same array; for tapes computed of x."""
+    """The same array; for tapes computed of x. A copy where x is broadcast: each element has a gradient of its own."""
+    if repeats(x):
+        return x.contiguous()
     found: Tensor = as_one(aliased, (), (x,), lambda: constant(x))
     return found
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from ...errors import GradientError
 from ..arrays.creation import full
 from ..arrays.elementwise import binary, cast
 from ..arrays.promotion import FLOAT32
-from ..attention import option_checks, varlen
+from ..attention import backward_plan, option_checks, varlen
 from ..attention.backward import flash_attention_backward
 from ..attention.checks import check_mask, check_qkv
 from ..attention.forward import ADDED_ARRAYS, NotedCall, flash_attention
@@ -22,18 +24,25 @@ from ..device.device import Device
 from ..device.tape import Entry, as_one, wanted
 from ..device.tensor import Tensor
 from .records import gradient_of
+from .whole_scores import TOGETHER, by_scores, other_options
 
 #: Arrays of a call before those that its functions read: q, k, v and the mask go before ADDED_ARRAYS.
 _BEFORE_READ = 4 + len(ADDED_ARRAYS)
+#: A processor computes gradients from so many scores at most.
+SCORES = 2**22
 
 
 @gradient_of(flash_attention)
 def _attention(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     asked, (q, k, v, mask, *_) = entry.static, entry.arrays
+    device = entry.results[0]._storage.device
+    if not other_options(asked.options) and (wanted(*gradients, *entry.arrays) or _quicker(asked, device, q, k)):
+        return by_scores(device, asked, entry, gradients)
     needs = dict(zip(ADDED_ARRAYS, entry.needs[4:], strict=False))
     out, lse = entry.results
     gradient, of_lse = gradients
-    device = out._storage.device
+    if wanted(of_lse):  # the call below notes nothing of it
+        raise _no_second()
     score = asked.options.score_mod
     reads = [
         read for read in (() if score is None else derived(score).reads) if entry.needs[_BEFORE_READ + read.tensor]
@@ -49,6 +58,13 @@ def _attention(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Ten
         before = by_read[read.tensor]
         by_read[read.tensor] = gradient if before is None else binary("add", before, gradient)
     return dq, dk, dv, None, by_bias, None, by_table, by_sinks, *by_read
+
+
+def _quicker(asked: NotedCall, device: Device, q, k) -> bool:
+    """Whether a processor computes gradients from all scores, in less time than by a kernel that waits at barriers."""
+    if asked.options.score_mod is not None or asked.options.mask_mod is not None:
+        return False
+    return device.runtime.device.kind == "cpu" and math.prod(q.shape[:-1]) * k.shape[-2] <= SCORES
 
 
 def _or_zeros(gradient: Tensor | None, result: Tensor) -> Tensor:
@@ -88,9 +104,9 @@ def _fixed(operation: str, options: Options) -> Options:
     """
     score, mask = options.score_mod, options.mask_mod
     if score is not None:
-        score = FixedFunction(traced(operation, "score_mod", score), derived(score))
+        score = FixedFunction(score, traced(operation, "score_mod", score), derived(score))
     if mask is not None:
-        own = FixedFunction(traced(operation, "mask_mod", mask))
+        own = FixedFunction(mask, traced(operation, "mask_mod", mask))
         mask = BlockMask(own, mask.shape, mask.block_size, mask.classes) if isinstance(mask, BlockMask) else own
     return dataclasses.replace(options, score_mod=score, mask_mod=mask)
 
@@ -120,8 +136,23 @@ def _packed(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor
     options = {name: value for name, value in asked.items() if name not in ("kernel", "precision")}
     out, lse = entry.results
     gradient, of_lse = gradients
+    if wanted(of_lse):
+        raise _no_second()
     dq, dk, dv, *more = varlen.flash_attention_varlen_backward(
         out._storage.device, _or_zeros(gradient, out), q, k, v, out, lse, *places, grad_lse=of_lse,
         return_dsinks=entry.needs[3], **options,
     )  # fmt: skip
     return dq, dk, dv, *(more or (None,))
+
+
+@gradient_of(backward_plan.plan, varlen.CALLS)
+def _twice(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    raise _no_second()
+
+
+def _no_second() -> GradientError:
+    return GradientError(
+        "attention has gradients of gradients with mask, causal, scale, "
+        f"{', '.join(TOGETHER)} alone, and not of packed sequences: write other options as a part of score_mod or "
+        "mask_mod, or compute attention in steps (functional.attention_scores, softmax, attention_output)"
+    )

@@ -13,6 +13,7 @@ from ..random import Sequence as Draws
 from ..structures import tensors
 from .pull import pulled
 from .records import gradient_of
+from .repeated import once
 
 
 class _Probe(Tape):
@@ -33,7 +34,7 @@ class _Probe(Tape):
             return
         for array in arrays:
             if any(tape.wants(array) for tape in self._tapes):
-                _hold(self.found.setdefault(Outline.of(array._storage), []), array)
+                _hold(self.found.setdefault(Outline.of(array._storage), []), once(array))
         for result in results:
             if isinstance(result, Tensor) and is_float(result.dtype):
                 self._wanted.add(Outline.of(result._storage))

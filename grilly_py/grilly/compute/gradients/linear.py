@@ -63,16 +63,38 @@ def _ended(device: Device, y: Tensor, activation: str | None, gated: bool, resid
 def _linear(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     x, weight, *_ = entry.arrays
     (high, *_), (gradient, *_) = entry.static, gradients  # a second result is the weight's split
-    device, found = gradient._storage.device, [None] * len(entry.arrays)
+    found: list[Tensor | None] = [None] * len(entry.arrays)
     if entry.needs[0]:
-        precision = "high" if high else "highest"
-        found[0] = floats.linear(device, gradient, on_device(device, weight).transpose(), precision=precision)
+        found[0] = _by_x(gradient, weight, high)
     if entry.needs[1]:
-        factors = (_columns(device, gradient), _columns(device, x), None, None, None, None)
-        found[1] = call(device, floats.plan, (high, *_PLAIN), factors, floats=5)[0]
+        found[1] = _by_weight(gradient, x, high)
     if entry.needs[2]:
         found[2] = over_rows(gradient)
     return found
+
+
+def _by_x(gradient: Tensor, weight, high: bool) -> Tensor:
+    device = gradient._storage.device
+    weight = on_device(device, weight).transpose()
+    found: Tensor = floats.linear(device, gradient, weight, precision="high" if high else "highest")
+    return found
+
+
+def _by_weight(gradient: Tensor, x, high: bool) -> Tensor:
+    device = gradient._storage.device
+    factors = (_columns(device, gradient), _columns(device, x), None, None, None, None)
+    found: Tensor = call(device, floats.plan, (high, *_PLAIN), factors, floats=5)[0]
+    return found
+
+
+def _backward_in_parts(device: Device, static: tuple, arrays: Sequence) -> list[Tensor]:
+    """The gradients by x, weight and bias, each by an operation of its own."""
+    (high,), (gradient, x, weight, _) = static, arrays
+    gradient = on_device(device, gradient)
+    return [_by_x(gradient, weight, high), _by_weight(gradient, x, high), over_rows(gradient)]
+
+
+IN_PARTS[floats.plan_backward] = _backward_in_parts
 
 
 def _columns(device: Device, x) -> Tensor:
