@@ -85,7 +85,7 @@ class Adapters(nn.Module):
             x = F.dropout(x, self.dropout)
         down = [part.lora_A.on(x.backend) for _, part in self.named_adapters()]
         low = F.linear(x, down[0] if len(down) == 1 else xp.concat(down), precision=self.precision)
-        return F.linear(low, self._up(x.backend), residual=y, precision=self.precision)
+        return y + F.linear(low, self._up(x.backend), precision=self.precision)
 
     def _up(self, backend: Compute) -> Tensor:
         """The matrices B, each in the rows of its outputs and the columns of its ranks, and zeros elsewhere."""

@@ -215,15 +215,20 @@ class CapturedWork:
         }
 
     def addable(self, number: int, chain: set[int], last: int) -> bool:
-        """Whether an operation whose result the chain reads can become a part of it."""
+        """Whether an operation whose result the chain alone reads can become a part of it."""
+        readers = self.readers[self.operations[number].result.memory]
+        return number in self.private and readers <= chain and self.movable(number, chain, last)
+
+    def movable(self, number: int, chain: set[int], last: int) -> bool:
+        """Whether an operation whose result the chain reads, and others behind it may, can run in its place."""
         made = self.operations[number]
         memory = made.result.memory
-        if number not in self.private or made.count != self.operations[last].count:
-            return False
-        if self.writers[memory] != {number} or not self.readers[memory] <= chain:
+        if made.count != self.operations[last].count or self.writers[memory] != {number}:
             return False
         for reader in self.readers[memory]:
-            arrays = self.operations[reader].arrays
+            if reader not in chain and reader < last:
+                return False
+            arrays = self.operations[reader].arrays if reader in chain else ()
             if not all(made.result.is_whole(array) for array in arrays if array.memory is memory):
                 return False
         return not any(  # what it reads must not change until the chain runs
