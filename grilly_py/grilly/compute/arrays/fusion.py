@@ -167,7 +167,7 @@ class CapturedWork:
         self.readers: dict[Any, set[int]] = defaultdict(set)
         self.writers: dict[Any, set[int]] = defaultdict(set)
         for number, command in enumerate(captured.commands):
-            for memory, reads, writes in _uses(command):
+            for memory, _, reads, writes in uses(command):
                 if reads:
                     self.readers[memory].add(number)
                 if writes:
@@ -238,15 +238,17 @@ class CapturedWork:
         )
 
 
-def _uses(command: tuple) -> Iterator[tuple[Any, bool, bool]]:
-    """The memory that a command uses, and whether it reads and writes there."""
+def uses(command: tuple) -> Iterator[tuple[Any, tuple[int, int], bool, bool]]:
+    """The memory that a command uses, from the first byte to behind the last, and whether it reads and writes there."""
     if command[0] is None:
-        yield command[1], True, False
-        yield command[3], False, True
+        _, source, start, target, begin, nbytes = command
+        yield source, (start, start + nbytes), True, False
+        yield target, (begin, begin + nbytes), False, True
     else:
         for letters, binding in zip(command[0].spec.access, command[1], strict=True):
             if binding is not None:
-                yield binding[0], "r" in letters, "w" in letters
+                memory, start, nbytes = binding
+                yield memory, (start, start + nbytes), "r" in letters, "w" in letters
 
 
 class Together:

@@ -7,24 +7,9 @@ import math
 
 from ...errors import UnsupportedError
 from ...registry import Request
-from .call import run
 from .cut import parts
-from .device import DeviceFacts
-from .plan import At, Layout, Plan, Planner, fits_binding
+from .plan import At, Planner, fits_binding
 from .tensor import Tensor
-
-
-def copy_into(tensor: Tensor, result: Tensor) -> None:
-    """Copy to a tensor of the same shape in C order, of the same dtype or another floating one."""
-    if tensor.size:
-        run(tensor._storage.device, plan, (), (tensor, result))
-
-
-def plan(given: tuple, layouts: tuple[Layout, Layout], facts: DeviceFacts, registry) -> Plan:
-    """The dispatches that copy the first of two arrays to the second."""
-    planner = Planner(facts, layouts)
-    emit_copy(planner, registry, *planner.inputs)
-    return planner.plan()
 
 
 def emit_copy(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
