@@ -25,11 +25,10 @@ def emit_copy(planner: Planner, registry, tensor: Tensor, result: Tensor) -> Non
         ("bfloat16", 0 if from_bfloat16 == to_bfloat16 else 1 if from_bfloat16 else 2),
     )
     choice = registry.resolve(Request("copy", "float32", problem=asked))
-    run_, stripe, threads = choice.tile["run"], choice.tile["stripe"], choice.threads
+    run = choice.tile["run"]
 
     def groups(shape):
-        count = -(-math.prod(shape[:3]) * -(-shape[3] // run_) // threads)
-        return min(count, stripe), -(-count // stripe), 1
+        return choice.workgroups(math.prod(shape[:3]) * -(-shape[3] // run))
 
     def dispatch(source, target, own, new, extents, at):
         words = {"from_offset": At(source), "to_offset": At(target)}
