@@ -68,6 +68,7 @@ def test_merged_weights_compute_what_adapters_add(loaded, name):
     assert grilly.lora(model, 4, 8, TARGETS[name], rng=0) is model
     np.testing.assert_allclose(first(model(**given(CASES[name]))), plain, rtol=1e-5, atol=1e-5)
     fill(model)
+    next(part for part in model.modules() if hasattr(part, "lora_A")).alpha = 11.0  # beside others of one layer
     adapted = first(model(**given(CASES[name])))
     assert np.abs(adapted - plain).max() > 1e-3 * np.abs(plain).max()
     weights = {name: array.copy() for name, array in model.state_dict().items()}

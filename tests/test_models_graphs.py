@@ -1,4 +1,4 @@
-"""What models capture by themselves: the same bits, never of what has changed, and no more memory than is said."""
+"""What models capture by themselves: the same results, never of what has changed, in no more memory than is said."""
 
 import copy
 import gc
@@ -42,6 +42,11 @@ def plain(model, tokens, **masks):
     return found
 
 
+def near(found, wanted):
+    """The same up to the roundings between operations that are one in a graph."""
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def captured(model, *shape):
     """A model that has a graph for tokens of a shape."""
     for seed in range(3):
@@ -53,24 +58,24 @@ def captured(model, *shape):
 @pytest.mark.parametrize(
     "name", ["roberta", "vit", "clip", "t5_gated", "whisper", "gpt2", "llama", "gemma2", "dynamic"]
 )
-def test_the_same_bits(vulkan_backend, tmp_path, name):
+def test_replays_are_like_calls_and_have_the_same_bits(vulkan_backend, tmp_path, name):
     case = CASES[name]
     model = models.load(write_folder(tmp_path, case.arguments), backend=vulkan_backend)
     given = {key: getattr(case, key) for key in INPUTS if getattr(case, key) is not None}
     found = [{part: out[part] for part in out} for out in (model(**given) for _ in range(5))]
     assert len(model.graphs) == (2 if name == "clip" else 1)
-    for other in found[1:]:
-        for part, array in found[0].items():
-            np.testing.assert_array_equal(other[part], array)
+    for part in found[0]:
+        np.testing.assert_array_equal(found[1][part], found[0][part])
+        near(found[2][part], found[0][part])
+        for other in found[3:]:
+            np.testing.assert_array_equal(other[part], found[2][part])
 
 
 def test_masks_and_tensors(bert, vulkan_backend):
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
     for seed in range(4):
         tokens = ids(2, 5, seed=seed)
-        np.testing.assert_array_equal(
-            states(bert, tokens, attention_mask=mask), plain(bert, tokens, attention_mask=mask)
-        )
+        near(states(bert, tokens, attention_mask=mask), plain(bert, tokens, attention_mask=mask))
         mask = mask[::-1].copy()
     assert len(bert.graphs) == 1
     sent = vulkan_backend.tensor(ids(2, 5, seed=7))
@@ -78,7 +83,7 @@ def test_masks_and_tensors(bert, vulkan_backend):
     before = first.numpy()
     states(bert, ids(2, 5, seed=8), attention_mask=mask)
     np.testing.assert_array_equal(first.numpy(), before)  # a copy: the next replay does not write to it
-    np.testing.assert_array_equal(before, plain(bert, sent, attention_mask=mask).numpy())
+    near(before, plain(bert, sent, attention_mask=mask).numpy())
     assert len(bert.graphs) == 1
 
 
@@ -120,7 +125,7 @@ def test_a_changed_model_is_not_replayed_as_it_was(folder, vulkan_backend, chang
     assert not len(model.graphs) and np.abs(found - before).max() > 1e-3
     np.testing.assert_array_equal(found, plain(model, tokens))
     for _ in range(6):  # until it is captured again
-        np.testing.assert_array_equal(states(model, tokens), found)
+        near(states(model, tokens), found)
 
 
 @pytest.mark.parametrize("change", [replace_value, write])
@@ -184,7 +189,7 @@ def test_in_a_captured_function(bert, vulkan_backend):
     captured(bert, 2, 4)
     graph = vulkan_backend.capture(lambda tokens: bert(tokens).last_hidden_state, ids(2, 4))
     assert graph.dispatches > 10
-    np.testing.assert_array_equal(graph(ids(2, 4, seed=3)).numpy(), plain(bert, ids(2, 4, seed=3)))
+    near(graph(ids(2, 4, seed=3)).numpy(), plain(bert, ids(2, 4, seed=3)))
 
 
 def test_dispatches_are_listed(bert, vulkan_backend):
@@ -209,7 +214,7 @@ def test_threads(bert):
     def call(first):
         for turn in range(24):
             n, seed = lengths[(first + turn) % 3], turn % 4
-            if (states(bert, ids(2, n, seed=seed)) != wanted[n, seed]).any():
+            if np.abs(states(bert, ids(2, n, seed=seed)) - wanted[n, seed]).max() > 1e-5:
                 wrong.append((n, seed))
             if turn == 12 and not first:
                 bert.graphs.clear()

@@ -145,7 +145,7 @@ class NoLinear(nn.Module):
     ids=["silu", "gelu", "tanh", "subclass", "module", "rms", "identity"],
 )  # fmt: skip
 def test_another_part_is_used(vulkan_backend, decoder, name, part):
-    """After eval() as after train(): steps are joined only where parts are what they were made as."""
+    """After eval() as after train()."""
     kind = nn.TransformerDecoderLayer if decoder else nn.TransformerEncoderLayer
     layer = kind(8, 2, 16, dropout=0.0, rng=1).to(vulkan_backend).eval()
     x = np.random.default_rng(0).standard_normal((2, 5, 8), dtype=np.float32)

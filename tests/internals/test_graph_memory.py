@@ -14,7 +14,7 @@ import grilly
 import grilly.functional as F
 from graphs import default, equal, layer, random
 from grilly import nn
-from grilly.compute.device.copy import copy_into
+from grilly.compute.arrays.convert import fill
 from grilly.compute.matmul import split_weights
 from grilly.compute.matmul.linear import linear
 from grilly.runtime.interface import REENTERED
@@ -41,7 +41,7 @@ def test_memory_of_others_written_by_the_host(backend):
         before = held.reshape(2, 3).T.contiguous()
         runtime.write(held._storage.buffer, np.arange(6, dtype=np.float32))
         middle = held.reshape(2, 3).T.contiguous()
-        copy_into(x, held)
+        fill(held, x)
         return before, middle
 
     graph = backend.capture(call, random(6))
@@ -64,7 +64,7 @@ def test_writes_between_replays_are_seen(backend):
         equal(found, F.linear(backend.tensor(random(2, 5)), backend.tensor(given)))
     results = []
     for seed in range(5):
-        copy_into(backend.tensor(random(5, 5, seed=seed)), weight)  # by the device
+        fill(weight, backend.tensor(random(5, 5, seed=seed)))  # by the device
         results.append(graph(random(2, 5)))
         backend.runtime.write(weight._storage.buffer, np.zeros((5, 5), np.float32))
     for seed, found in enumerate(results):

@@ -114,7 +114,7 @@ def interfaces(q: Floats, tensor: grilly.Tensor, mask: NDArray[np.bool_], starts
     F.flash_attention_varlen_backward(q, q, q, q, q, q, starts, starts, 7, 7, kernel="")  # type: ignore[call-overload]
     F.flash_attention_with_kvcache(q, q, q, dropout_p=0.5)  # type: ignore[call-overload]
     F.relu(q, inplace=True)  # type: ignore[call-arg]
-    F.softmax(q, axis=1)  # type: ignore[call-overload]
+    F.softmax(q, axis=1)  # type: ignore[arg-type]
 
 
 def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_]) -> None:
@@ -187,10 +187,10 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.attention_mask(half)  # type: ignore[arg-type]
     F.t5_bias(q, q, buckets=32)  # type: ignore[call-overload]
     F.softmax(mask)  # type: ignore[type-var]
-    F.softmax(q, axis=0)  # type: ignore[call-overload]
-    F.log_softmax(q, axis=0)  # type: ignore[call-overload]
-    F.softmax_backward(q)  # type: ignore[call-overload]
-    F.log_softmax_backward(q)  # type: ignore[call-overload]
+    F.softmax(q, axis=0)  # type: ignore[arg-type]
+    F.log_softmax(q, axis=0)  # type: ignore[arg-type]
+    F.softmax_backward(q)  # type: ignore[call-arg]
+    F.log_softmax_backward(q)  # type: ignore[call-arg]
     F.attention_output(q, half, architecture="llama")  # type: ignore[call-overload]
     F.attention_dropout(q, p=0.5, dropout_seed=1)  # type: ignore[call-overload]
     F.dropout_mask((1, 2, 3, 4), 0.5)  # type: ignore[call-arg]
@@ -254,7 +254,7 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.swiglu_backward(q, q)  # type: ignore[call-arg]
     F.geglu(q, q, approximate="erf")  # type: ignore[arg-type]
     F.geglu_backward(q, q)  # type: ignore[call-arg]
-    F.rope(q, theta=1e6)  # type: ignore[call-overload]
+    F.rope(q, theta=1e6)  # type: ignore[arg-type]
 
 
 def norms(q: Floats, half: Halves, tensor: grilly.Tensor) -> None:

@@ -60,9 +60,8 @@ def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Regist
     if not x.is_contiguous or math.gcd(layouts[0].offset, x._offset) % 4:
         x = gathered(planner, registry, x, layouts[0].offset)
     choice = registry.resolve(Request("dropout", "float32"))
-    stripe, unit = choice.tile["stripe"], 4 * choice.threads
+    unit, step = 4 * choice.threads, _MOST
     rows, results = x.reshape(-1), out.reshape(-1)
-    step = _MOST
     while step > unit and not (fits_binding(facts, rows[:step]) and fits_binding(facts, results[:step])):
         step //= 2
     if step <= unit:
@@ -76,7 +75,6 @@ def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Regist
             "first_low": low // 4 % 2**32, "first_high": low // 4 >> 32, "seed_low": Live(0), "seed_high": Live(1),
             "counter_offset": Live(2), "threshold": threshold, "scale": scale,
         }  # fmt: skip
-        groups = -(-part.size // unit)
-        sizes = (min(groups, stripe), -(-groups // stripe), 1)
+        sizes = choice.workgroups(part.size, unit)
         planner.dispatch(choice, constants, {"x": part, "seed": seed, "y": result}, words, sizes, float(part.size))
     return planner.plan(out)

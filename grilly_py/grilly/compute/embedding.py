@@ -170,8 +170,7 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
                 "w_row": row // each, "y_offset": At(to, each), "extent": extent, "first": first,
                 "rows": part.shape[0],
             }  # fmt: skip
-            groups = -(-count // threads)
-            sizes = (min(groups, stripe), -(-groups // stripe), 1)
+            sizes = choice.workgroups(count)
             planner.dispatch(choice, constants, {"ids": some, "weight": part, "y": to}, words, sizes, float(to.size))
     return planner.plan(result)
 

@@ -195,8 +195,7 @@ def _emit_rows(
             **_layout(part), "target_offset": At(target), "weight_offset": At(weight), "y_offset": At(states),
             **_words(terms),
         }  # fmt: skip
-        groups = -(-count // each)
-        sizes = (min(groups, stripe), -(-groups // stripe), 1)
+        sizes = choice.workgroups(count, each)
         arrays = {"x": part, "target": target, "weight": weight, "y": states}
         planner.dispatch(choice, constants, arrays, words, sizes, 16.0 * part.size)
     return states
@@ -261,8 +260,7 @@ def plan_backward(
             "states_offset": At(states), "grad_offset": At(grad), "grad_stride": int(grad.size > 1), "y_offset": At(to),
             **_words(terms),
         }  # fmt: skip
-        groups = -(-part.size // (4 * threads))
-        sizes = (min(groups, stripe), -(-groups // stripe), 1)
+        sizes = choice.workgroups(part.size, 4 * threads)
         arrays = {"x": part, "target": target, "weight": weight, "states": states, "grad": grad, "y": to}
         planner.dispatch(choice, constants, arrays, words, sizes, 16.0 * part.size)
     return planner.plan(result.reshape(planner.inputs[0].shape))

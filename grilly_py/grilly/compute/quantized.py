@@ -332,8 +332,7 @@ def _dispatch(
     planner: Planner, registry: Registry, rows: Rows, y: Tensor, ids: Tensor | None, first: int, extent: int
 ) -> None:  # fmt: skip
     choice = registry.resolve(Request("dequantize", "float32"))
-    stripe, count = choice.tile["stripe"], y.size // _EACH
-    groups = -(-count // choice.threads)
+    count = y.size // _EACH
     push = {
         "count": count, "depth": y.shape[1], "ids_offset": At(ids), "y_offset": At(y), "extent": extent, "first": first,
         "rows": rows.count, **rows.push(1),
@@ -343,8 +342,7 @@ def _dispatch(
         **rows.constants,
     }  # fmt: skip
     bound = {"ids": ids, "low": rows.low, "high": rows.high, "scales": rows.scales, "y": y}
-    sizes = (min(groups, stripe), -(-groups // stripe), 1)
-    planner.dispatch(choice, constants, bound, push, sizes, 4.0 * y.size)
+    planner.dispatch(choice, constants, bound, push, choice.workgroups(count), 4.0 * y.size)
 
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Attention and its companions as functions of NumPy arrays or grilly.Tensors.
 
-``import grilly.functional as F``. Tensors in give a Tensor out, without transfer or waiting; NumPy arrays in give a
-NumPy array out. The work runs on the tensors' backend, or on the default one (see ``grilly.use``).
+``import grilly.functional as F``. Where one of the arrays is a Tensor results are Tensors, without transfer or waiting;
+NumPy arrays alone give NumPy arrays. The work runs on the tensors' backend, or on the default one (see ``grilly.use``).
 """
 
 from . import activations as _activations

@@ -51,8 +51,7 @@ def conv1d(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``(N, O, Lo)`` or ``(O, Lo)``, of input's dtype, with channels last in memory; a Tensor when an input was one,
-        and then without waiting.
+        ``(N, O, Lo)`` or ``(O, Lo)``, of input's dtype, with channels last in memory.
 
     Raises
     ------
@@ -113,8 +112,7 @@ def conv2d(
     -------
     numpy.ndarray or grilly.Tensor
         ``(N, O, Ho, Wo)`` or ``(O, Ho, Wo)``, of input's dtype, with ``Ho = (H + 2 p - d (kh - 1) - 1) // s + 1``. In
-        memory the channels are last, so ``y.reshape(N, O, -1).transpose(0, 2, 1)`` moves nothing. A Tensor when an
-        input was one, and then without waiting.
+        memory the channels are last, so ``y.reshape(N, O, -1).transpose(0, 2, 1)`` moves nothing.
 
     Raises
     ------
@@ -210,8 +208,7 @@ def conv2d_backward(
     Returns
     -------
     dinput, dweight, dbias : numpy.ndarray or grilly.Tensor
-        Of input's and weight's shapes and ``(O,)``, of input's dtype; Tensors when an array was one, and then without
-        waiting.
+        Of input's and weight's shapes and ``(O,)``, of input's dtype.
 
     Raises
     ------

@@ -48,8 +48,7 @@ def embedding(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``(*input.shape, embedding_dim)``, of weight's dtype, float32 of a quantized one; a Tensor when an
-        input was one, and then without waiting.
+        ``(*input.shape, embedding_dim)``, of weight's dtype, float32 of a quantized one.
 
     Raises
     ------
@@ -102,8 +101,7 @@ def embedding_backward(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``(num_embeddings, embedding_dim)``, of grad_output's dtype; a Tensor when an input was one, and then without
-        waiting.
+        ``(num_embeddings, embedding_dim)``, of grad_output's dtype.
 
     Raises
     ------

@@ -36,7 +36,7 @@ _RESULT = """
 Returns
 -------
 numpy.ndarray or grilly.Tensor
-    Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
+    Of input's shape and dtype.
 
 Raises
 ------

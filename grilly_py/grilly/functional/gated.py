@@ -26,8 +26,7 @@ def glu(input: ArrayT, dim: SupportsIndex = -1, **unknown: NoReturn) -> ArrayT:
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape with half of that extent, and of its dtype; a Tensor when input was one, and then without
-        waiting.
+        Of input's shape with half of that extent, and of its dtype.
 
     Raises
     ------
@@ -54,7 +53,7 @@ def glu_backward(grad_output: ArrayT, input: ArrayT, dim: SupportsIndex = -1) ->
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
+        Of input's shape and dtype.
 
     Raises
     ------
@@ -79,7 +78,7 @@ def swiglu(gate: ArrayT, up: ArrayT) -> ArrayT:
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of their shape and dtype, rounded once; a Tensor when an array was one, and then without waiting.
+        Of their shape and dtype, rounded once.
 
     Raises
     ------
@@ -104,7 +103,7 @@ def swiglu_backward(grad_output: ArrayT, gate: ArrayT, up: ArrayT) -> tuple[Arra
     Returns
     -------
     dgate, dup : numpy.ndarray or grilly.Tensor
-        Of their shape and dtype; Tensors when an array was one, and then without waiting.
+        Of their shape and dtype.
 
     Raises
     ------
@@ -128,7 +127,7 @@ def geglu(gate: ArrayT, up: ArrayT, *, approximate: Approximate = "none") -> Arr
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of their shape and dtype, rounded once; a Tensor when an array was one, and then without waiting.
+        Of their shape and dtype, rounded once.
 
     Raises
     ------
@@ -158,7 +157,7 @@ def geglu_backward(
     Returns
     -------
     dgate, dup : numpy.ndarray or grilly.Tensor
-        Of their shape and dtype; Tensors when an array was one, and then without waiting.
+        Of their shape and dtype.
 
     Raises
     ------

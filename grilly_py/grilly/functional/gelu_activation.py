@@ -29,8 +29,7 @@ def gelu(input: ArrayT, *, approximate: Approximate = "none") -> ArrayT:
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when input was one, and then without waiting. NaN where input is NaN, and
-        the limit at infinities.
+        Of input's shape and dtype. NaN where input is NaN, and the limit at infinities.
 
     Raises
     ------
@@ -58,7 +57,7 @@ def gelu_backward(grad_output: ArrayT, input: ArrayT, *, approximate: Approximat
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
+        Of input's shape and dtype.
 
     Raises
     ------

@@ -60,8 +60,7 @@ def cross_entropy(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``()``, or of target's shape for "none"; of input's dtype. A Tensor when an input was one, and then without
-        waiting.
+        ``()``, or of target's shape for "none"; of input's dtype.
 
     Raises
     ------
@@ -112,7 +111,7 @@ def cross_entropy_backward(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an input was one, and then without waiting.
+        Of input's shape and dtype.
 
     Raises
     ------

@@ -89,7 +89,7 @@ def linear(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``(..., N)``, of x's dtype; a Tensor when an input was one, and then without waiting.
+        ``(..., N)``, of x's dtype.
 
     Raises
     ------
@@ -149,8 +149,8 @@ def linear_backward(
     Returns
     -------
     dx, dweight, dbias : numpy.ndarray or grilly.Tensor
-        ``(..., K)``, ``(N, K)`` and ``(N,)``, of x's dtype; Tensors when an array was one, and then without waiting. A
-        quantized weight has no gradient: dweight is None. Parts of it become floats, as in ``linear`` of many rows.
+        ``(..., K)``, ``(N, K)`` and ``(N,)``, of x's dtype. A quantized weight has no gradient: dweight is None. Parts
+        of it become floats, as in ``linear`` of many rows.
 
     Raises
     ------

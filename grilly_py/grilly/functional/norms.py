@@ -51,8 +51,7 @@ def layer_norm(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype, rounded once; a Tensor when an array was one, and then without waiting. A row that
-        holds NaN or an infinity becomes NaN.
+        Of input's shape and dtype, rounded once. A row that holds NaN or an infinity becomes NaN.
 
     Raises
     ------
@@ -104,8 +103,7 @@ def rms_norm(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype, rounded once; a Tensor when an array was one, and then without waiting. In a row
-        that holds an infinity, but no NaN, finite elements become 0.
+        Of input's shape and dtype, rounded once. In a row that holds an infinity, but no NaN, finite elements become 0.
 
     Raises
     ------
@@ -150,7 +148,7 @@ def add_layer_norm(
     -------
     normed, sum : numpy.ndarray or grilly.Tensor
         The same bits as ``layer_norm(input + residual, ...)`` and ``input + residual`` (which is rounded before it is
-        normalised); Tensors when an array was one, and then without waiting.
+        normalised).
 
     Raises
     ------
@@ -193,7 +191,7 @@ def add_rms_norm(
     -------
     normed, sum : numpy.ndarray or grilly.Tensor
         The same bits as ``rms_norm(input + residual, ...)`` and ``input + residual`` (which is rounded before it is
-        normalised); Tensors when an array was one, and then without waiting.
+        normalised).
 
     Raises
     ------
@@ -240,7 +238,7 @@ def group_norm(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when an array was one, and then without waiting.
+        Of input's shape and dtype.
 
     Raises
     ------
@@ -284,8 +282,7 @@ def layer_norm_backward(
     Returns
     -------
     dinput, dweight, dbias : numpy.ndarray or grilly.Tensor
-        Of input's shape, and ``normalized_shape``, of input's dtype; Tensors when an array was one, and then without
-        waiting. The last two are None where there is no weight.
+        Of input's shape, and ``normalized_shape``, of input's dtype. The last two are None where there is no weight.
 
     Raises
     ------

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, SupportsIndex, overload
+from typing import NoReturn, SupportsIndex
 
 from ..compute import rope as _rope
 from ..compute.backend import device_of
-from ..compute.device.arrays import Array, FloatArray, FloatsLike, FloatT, IntegersLike, NDArray
-from ..compute.device.tensor import Tensor
+from ..compute.device.arrays import ArrayT, FloatsLike, IntegersLike
 from .keywords import no_keyword
 
 
-@overload
 def rope(
-    x: NDArray[FloatT], *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
-    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ..., factor: float = ...,
-) -> NDArray[FloatT]: ...  # fmt: skip
-@overload
-def rope(
-    x: Tensor, *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
-    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ..., factor: float = ...,
-) -> Tensor: ...  # fmt: skip
-def rope(
-    x: FloatArray, *, frequencies: FloatsLike | None = None, base: float = 10000.0, offset: SupportsIndex = 0,
+    x: ArrayT, *, frequencies: FloatsLike | None = None, base: float = 10000.0, offset: SupportsIndex = 0,
     positions: IntegersLike | None = None, interleaved: bool = False, reverse: bool = False, factor: float = 1.0,
     **unknown: NoReturn,
-) -> Array:  # fmt: skip
+) -> ArrayT:  # fmt: skip
     """Turn pairs of elements of each row by angles that grow with its position (Su et al. 2021, arXiv:2104.09864).
 
     Parameters
@@ -54,7 +43,7 @@ def rope(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of x's shape and dtype; a Tensor when x was one, and then without waiting.
+        Of x's shape and dtype.
 
     Raises
     ------
@@ -65,7 +54,7 @@ def rope(
     """
     if unknown:
         raise no_keyword("rope", unknown)
-    return _rope.rope(
+    return _rope.rope(  # type: ignore[no-any-return]
         device_of("rope", x, positions), x,
         frequencies=frequencies, base=base, offset=offset, positions=positions, interleaved=interleaved,
         reverse=reverse, factor=factor,

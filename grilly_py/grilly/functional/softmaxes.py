@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, SupportsIndex, overload
+from typing import NoReturn, SupportsIndex
 
 from ..compute.backend import device_of
-from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
-from ..compute.device.tensor import Tensor
+from ..compute.device.arrays import ArrayT
 from ..compute.norms import softmax as _softmax
 from .keywords import no_keyword
 
 
-@overload
-def softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
-@overload
-def softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
-def softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn) -> Array:
+def softmax(input: ArrayT, dim: SupportsIndex = -1, **unknown: NoReturn) -> ArrayT:
     """``exp(x) / sum(exp(x))`` along an axis.
 
     Parameters
@@ -29,9 +24,8 @@ def softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn) -> 
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when it was one, and then without waiting. A row of nothing but minus
-        infinity becomes NaN, as in PyTorch (in ``backend.attention.softmax``, a step of attention, zeros), and so does
-        one that holds NaN or plus infinity.
+        Of input's shape and dtype. A row of nothing but minus infinity becomes NaN, as in PyTorch (in
+        ``backend.attention.softmax``, a step of attention, zeros), and so does one that holds NaN or plus infinity.
 
     Raises
     ------
@@ -44,14 +38,10 @@ def softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn) -> 
     """
     if unknown:
         raise no_keyword("softmax", unknown)
-    return _softmax.softmax(device_of("softmax", input), input, dim)
+    return _softmax.softmax(device_of("softmax", input), input, dim)  # type: ignore[no-any-return]
 
 
-@overload
-def log_softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
-@overload
-def log_softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
-def log_softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn) -> Array:
+def log_softmax(input: ArrayT, dim: SupportsIndex = -1, **unknown: NoReturn) -> ArrayT:
     """``x - log(sum(exp(x)))`` along an axis, the logarithm of ``softmax`` without its loss of small numbers.
 
     Parameters
@@ -62,8 +52,8 @@ def log_softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn)
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when it was one, and then without waiting. A row of nothing but minus
-        infinity becomes NaN, as in PyTorch, and so does one that holds NaN or plus infinity.
+        Of input's shape and dtype. A row of nothing but minus infinity becomes NaN, as in PyTorch, and so does one that
+        holds NaN or plus infinity.
 
     Raises
     ------
@@ -72,18 +62,10 @@ def log_softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn)
     """
     if unknown:
         raise no_keyword("log_softmax", unknown)
-    return _softmax.log_softmax(device_of("log_softmax", input), input, dim)
+    return _softmax.log_softmax(device_of("log_softmax", input), input, dim)  # type: ignore[no-any-return]
 
 
-@overload
-def softmax_backward(
-    grad_output: NDArray[FloatT], output: NDArray[FloatT], dim: SupportsIndex = ...
-) -> NDArray[FloatT]: ...
-@overload
-def softmax_backward(grad_output: Tensor, output: FloatArray, dim: SupportsIndex = ...) -> Tensor: ...
-@overload
-def softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = ...) -> Array: ...
-def softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = -1) -> Array:
+def softmax_backward(grad_output: ArrayT, output: ArrayT, dim: SupportsIndex = -1) -> ArrayT:
     """The gradient of ``softmax``: of ``sum(grad_output * y)`` by its input.
 
     Parameters
@@ -96,25 +78,18 @@ def softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsI
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of output's shape and dtype; a Tensor when an array was one, and then without waiting.
+        Of output's shape and dtype.
 
     Raises
     ------
     TypeError, ValueError, UnsupportedError
         As ``softmax``; also for dtypes or shapes that differ.
     """
-    return _softmax.softmax_backward(device_of("softmax_backward", grad_output, output), grad_output, output, dim)
+    device = device_of("softmax_backward", grad_output, output)
+    return _softmax.softmax_backward(device, grad_output, output, dim)  # type: ignore[no-any-return]
 
 
-@overload
-def log_softmax_backward(
-    grad_output: NDArray[FloatT], output: NDArray[FloatT], dim: SupportsIndex = ...
-) -> NDArray[FloatT]: ...
-@overload
-def log_softmax_backward(grad_output: Tensor, output: FloatArray, dim: SupportsIndex = ...) -> Tensor: ...
-@overload
-def log_softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = ...) -> Array: ...
-def log_softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = -1) -> Array:
+def log_softmax_backward(grad_output: ArrayT, output: ArrayT, dim: SupportsIndex = -1) -> ArrayT:
     """The gradient of ``log_softmax``: of ``sum(grad_output * y)`` by its input.
 
     Parameters
@@ -127,7 +102,7 @@ def log_softmax_backward(grad_output: FloatArray, output: FloatArray, dim: Suppo
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of output's shape and dtype; a Tensor when an array was one, and then without waiting.
+        Of output's shape and dtype.
 
     Raises
     ------
@@ -135,4 +110,4 @@ def log_softmax_backward(grad_output: FloatArray, output: FloatArray, dim: Suppo
         As ``softmax``; also for dtypes or shapes that differ.
     """
     device = device_of("log_softmax_backward", grad_output, output)
-    return _softmax.log_softmax_backward(device, grad_output, output, dim)
+    return _softmax.log_softmax_backward(device, grad_output, output, dim)  # type: ignore[no-any-return]

@@ -40,8 +40,7 @@ def attention_scores(q: FloatArray, k: FloatArray, *, scale: float | None = None
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, Sk)`` (less the axes that q lacks), float32; a Tensor when an input was one, and then without
-        waiting.
+        ``(B, H, Sq, Sk)`` (less the axes that q lacks), float32.
 
     Raises
     ------
@@ -78,7 +77,7 @@ def attention_mask(scores: Float32Array, *, mask: MaskArray | None = None, causa
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        A new array of the scores' shape; a Tensor when an input was one, and then without waiting.
+        A new array of the scores' shape.
 
     Raises
     ------
@@ -130,7 +129,7 @@ def t5_bias(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        A new array of the scores' shape; a Tensor when an input was one, and then without waiting.
+        A new array of the scores' shape.
 
     Raises
     ------
@@ -180,7 +179,7 @@ def attention_dropout(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        A new array of the weights' shape; a Tensor when they were one, and then without waiting.
+        A new array of the weights' shape.
 
     Raises
     ------
@@ -261,8 +260,7 @@ def attention_output(weights: Float32Array, v: FloatArray, *, architecture: Arch
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, D)`` (less the axes that the weights lack), of v's dtype; a Tensor when an input was one, and then
-        without waiting.
+        ``(B, H, Sq, D)`` (less the axes that the weights lack), of v's dtype.
 
     Raises
     ------

@@ -83,9 +83,12 @@ class Adapters(nn.Module):
         """``y``, ``(..., outputs)``, and what the adapters make of ``x``."""
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
-        down = [part.lora_A.on(x.backend) for _, part in self.named_adapters()]
+        parts = [part for _, part in self.named_adapters()]
+        down, scales = [part.lora_A.on(x.backend) for part in parts], [part.scale for part in parts]
         low = F.linear(x, down[0] if len(down) == 1 else xp.concat(down), precision=self.precision)
-        return F.linear(low, self._up(x.backend), residual=y, precision=self.precision)
+        alike = len({*scales}) == 1
+        low = low * (scales[0] if alike else np.repeat(scales, [part.rank for part in parts]).astype(low.dtype))
+        return y + F.linear(low, self._up(x.backend), precision=self.precision)
 
     def _up(self, backend: Compute) -> Tensor:
         """The matrices B, each in the rows of its outputs and the columns of its ranks, and zeros elsewhere."""
@@ -99,7 +102,7 @@ class Adapters(nn.Module):
 
         for name, part in parts:
             rows += zeros(self.starts[name] - row, width)
-            b = part.lora_B.on(backend) * part.scale
+            b = part.lora_B.on(backend)
             beside = [*zeros(len(b), column), b, *zeros(len(b), width - column - part.rank)]
             rows.append(xp.concat(beside, axis=1) if len(beside) > 1 else b)
             row, column = self.starts[name] + len(b), column + part.rank

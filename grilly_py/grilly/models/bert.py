@@ -62,8 +62,8 @@ class Layer(nn.Module):
             q, k, v, num_heads=self.heads, mask=mask, precision=self.qkv.precision,
             dropout_p=self.dropout if self.training else 0.0, **places,
         )  # fmt: skip
-        x = self.attention_norm(self.output(attended, residual=x))
-        return self.norm(self.mlp(x, residual=x))
+        h = self.attention_norm(x + self.output(attended))
+        return self.norm(h + self.mlp(h))
 
 
 class Bert(Model):

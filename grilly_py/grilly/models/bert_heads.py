@@ -13,7 +13,7 @@ from ..compute import Tensor
 from ..functional.matmul import Activation
 from .bert import Bert, Roberta
 from .config import Config
-from .layers import ACTIVATIONS, LayerNorm, Linear
+from .layers import ACTIVATIONS, LayerNorm, Linear, activated
 from .output import Output
 from .weights import Weights
 
@@ -51,7 +51,7 @@ class BertMaskedLM(Bert):
 
     def _logits(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        x = self.transform_norm(self.transform(x, activation=self.head_activation()))
+        x = self.transform_norm(activated(self.head_activation(), self.transform(x)))
         return F.linear(x, self.word_embeddings.weight.data, self.bias.data, precision=self.precision)
 
     def _output(self, host: bool, x: Tensor) -> Output:

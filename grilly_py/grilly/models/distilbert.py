@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .. import functional as F
+from .. import nn
 from ..compute import Tensor
 from .bert import Bert
 from .bert_heads import BertMaskedLM, BertQuestionAnswering, BertTokenClassifier
@@ -49,13 +51,14 @@ class DistilBertClassifier(DistilBert):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         self.dense = Linear(weights, "pre_classifier", self.width, self.width)
-        self.dense.dropout = config.dropout("seq_classif_dropout", 0.2)
+        self.head_dropped = nn.Dropout(config.dropout("seq_classif_dropout", 0.2))
         self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(
-            host, logits=lambda: self.classifier(self.dense(x[:, 0], activation="relu")), last_hidden_state=x
-        )
+        def logits() -> Tensor:
+            return self.classifier(self.head_dropped(F.relu(self.dense(x[:, 0]))))
+
+        return Output(host, logits=logits, last_hidden_state=x)
 
 
 class DistilBertTokenClassifier(BertTokenClassifier, DistilBert):

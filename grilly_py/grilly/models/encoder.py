@@ -53,8 +53,8 @@ class Block(nn.Module):
             q, k, v, num_heads=self.heads, mask=mask, causal=causal, precision=self.qkv.precision,
             dropout_p=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        x = self.output(attended, residual=x)
-        return self.mlp(self.norm(x), residual=x)
+        h = x + self.output(attended)
+        return h + self.mlp(self.norm(h))
 
 
 def sides(config: Config, image: Any = REQUIRED, patch: Any = REQUIRED) -> tuple[int, int]:

@@ -56,9 +56,8 @@ class GemmaLayer(nn.Module):
 
     def forward(self, x: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S, width)``."""
-        attended = self.attention(x, call, norm=self.attention_norm)
-        h, x = self.norm.added(self.attended_norm(attended), x)
-        return x + self.last_norm(self.mlp(h))
+        h = x + self.attended_norm(self.attention(self.attention_norm(x), call))
+        return h + self.last_norm(self.mlp(self.norm(h)))
 
 
 class Gemma1Layer(Layer):

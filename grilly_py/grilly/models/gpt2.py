@@ -39,8 +39,8 @@ class Block(nn.Module):
         q, k, v = (heads(qkv[..., i * self.width : (i + 1) * self.width], self.heads) for i in range(3))
         dropout = self.dropout if self.training else 0.0
         attended = attend(q, k, v, self.number, call, scale=self.scale, dropout=dropout)
-        x = self.output(joined(attended), residual=x)
-        return self.mlp(self.norm(x), residual=x)
+        h = x + self.output(joined(attended))
+        return h + self.mlp(self.norm(h))
 
 
 class GPT2(Decoder):

@@ -32,11 +32,11 @@ _version = operator.attrgetter("version")
 class Graphs:
     """Graphs of a model's functions, by shapes and dtypes of what these are called with.
 
-    The first two calls of a kind run as they are, the third is captured, and from then on the graph is replayed: the
-    same kernels in the same order, so the same bits. Its results are copies. What was used longest ago goes first, by
-    number and by bytes: all graphs take at most as much as the weights, or where these take less 256 MiB or a 32nd of
-    the device's memory, and a quarter of the backend's ``memory_limit``. A larger one is not kept. Where the device has
-    no room, all are given back.
+    The first two calls of a kind run as they are, the third is captured, and from then on the graph is replayed, each
+    time with the same bits. Those of the first calls differ by roundings between operations that are one in a graph.
+    Results of graphs are copies. What was used longest ago goes first, by number and by bytes: all graphs take at most
+    as much as the weights, or where these take less 256 MiB or a 32nd of the device's memory, and a quarter of the
+    backend's ``memory_limit``. A larger one is not kept. Where the device has no room, all are given back.
 
     Every call asks whether modules, their settings and parameters are those that were captured; else all graphs go.
     In captured functions, in ``backend.profile()``, after ``train()``, where gradients are taken and where the runtime

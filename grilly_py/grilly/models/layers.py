@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
+from ..compute.arrays.activations import apply
 from ..compute.attention.checks import MAX_DIM
 from ..functional.matmul import Activation
 from ..transforms import checkpoint
@@ -32,7 +32,7 @@ class Linear(nn.Module):
     transposed : bool
         Whether the files have the weight as ``(inputs, outputs)``.
     dropout : float
-        In training, of what is computed before the residual is added.
+        In training, of the outputs.
 
     Attributes
     ----------
@@ -57,42 +57,13 @@ class Linear(nn.Module):
         biases = [f"{name}.bias" if there else None for name, there in zip(names, has, strict=True)]
         self.bias = weights.joined(biases, rows) if any(has) else None
 
-    def forward(
-        self, x: Tensor, residual: Tensor | None = None, activation: Activation | None = None, gated: bool = False,
-        norm: RMSNorm | None = None,
-    ) -> Tensor:  # fmt: skip
-        """``(..., inputs)`` to ``activation(y) + residual``, ``(..., sum of outputs)``; half of that if ``gated``.
-
-        With a ``norm`` x is normalised first, which for few rows takes no dispatch of its own.
-        """
-        dropped = self.training and self.dropout > 0
-        last = None if dropped else residual
-        if self.adapters is not None and self.adapters.unmerged is None:
-            y = self._adapted(x if norm is None else norm(x), last, activation, gated)
-        else:
-            normed = {} if norm is None else norm.before_linear()
-            y = self._product(x, residual=last, activation=activation, gated=gated, **normed)
-        if not dropped:
-            return y
-        y = F.dropout(y, self.dropout)
-        return y if residual is None else y + residual
-
-    def _product(self, x: Tensor, **options: Any) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., inputs)`` to ``(..., sum of outputs)``."""
         bias = None if self.bias is None else self.bias.data
-        return F.linear(x, self.weight.data, bias, precision=self.precision, **options)
-
-    def _adapted(self, x: Tensor, residual: Tensor | None, activation: Activation | None, gated: bool) -> Tensor:
-        """The result with adapters, which add to what the activation is applied to."""
-        assert self.adapters is not None
-        if activation is None:
-            return self.adapters(x, self._product(x, residual=residual))
-        y = self.adapters(x, self._product(x))
-        if gated:
-            half = y.shape[-1] // 2
-            y = FUNCTIONS[activation](y[..., :half]) * y[..., half:]
-        else:
-            y = FUNCTIONS[activation](y)
-        return y if residual is None else y + residual
+        y = F.linear(x, self.weight.data, bias, precision=self.precision)
+        if self.adapters is not None and self.adapters.unmerged is None:
+            y = self.adapters(x, y)
+        return F.dropout(y, self.dropout) if self.training and self.dropout else y
 
 
 class Embedding(nn.Module):
@@ -127,27 +98,18 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(width, eps, weight_offset=offset)
         self.weight = weights.parameter(f"{name}.weight", width)
 
-    def before_linear(self) -> dict[str, Any]:
-        """What ``F.linear`` is told to do this to its input."""
-        assert self.weight is not None
-        return {"norm_weight": self.weight.data, "norm_eps": self.eps, "norm_offset": self.weight_offset}
 
-    def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of both, normalised and as it is."""
-        weight, _ = self._own(x)
-        return F.add_rms_norm(x, residual, self.normalized_shape, weight, self.eps, self.weight_offset)
-
-
-#: The functions that linear layers may end with.
-FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"), "silu": F.silu, "relu": F.relu,
-    "quick_gelu": F.quick_gelu, "sigmoid": F.sigmoid,
-}  # fmt: skip
-#: What configurations call the activations of linear layers.
+#: What configurations call activations.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
     "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu", "relu": "relu",
 }  # fmt: skip
+
+
+def activated(activation: Activation, x: Tensor, **factor: Tensor) -> Tensor:
+    """The activation of x, times ``factor`` where there is one: a single operation either way."""
+    found: Tensor = apply(x.backend.opened, "MLP", activation, input=x, **factor)
+    return found
 
 
 class Dropouts(NamedTuple):
@@ -167,12 +129,13 @@ class MLP(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.widen = Linear(weights, names[0], width, inner, bias, transposed, dropout.inner)
+        self.widen = Linear(weights, names[0], width, inner, bias, transposed)
+        self.dropout = nn.Dropout(dropout.inner)
         self.narrow = Linear(weights, names[1], inner, width, bias, transposed, dropout.added)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None, norm: RMSNorm | None = None) -> Tensor:
-        """Of x's shape, with ``residual`` added; of x normalised by ``norm``."""
-        return self.narrow(self.widen(x, activation=self.activation, norm=norm), residual)
+    def forward(self, x: Tensor) -> Tensor:
+        """Of x's shape."""
+        return self.narrow(self.dropout(activated(self.activation, self.widen(x))))
 
 
 class GatedMLP(nn.Module):
@@ -189,12 +152,15 @@ class GatedMLP(nn.Module):
         self.activation = ACTIVATIONS[activation]
         *first, last = names
         rows = [2 * inner // len(first)] * len(first)
-        self.widen = Linear(weights, first, width, rows, bias, dropout=dropout.inner)
+        self.widen = Linear(weights, first, width, rows, bias)
+        self.dropout = nn.Dropout(dropout.inner)
         self.narrow = Linear(weights, last, inner, width, bias, dropout=dropout.added)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None, norm: RMSNorm | None = None) -> Tensor:
-        """Of x's shape, with ``residual`` added; of x normalised by ``norm``."""
-        return self.narrow(self.widen(x, activation=self.activation, gated=True, norm=norm), residual)
+    def forward(self, x: Tensor) -> Tensor:
+        """Of x's shape."""
+        both = self.widen(x)
+        inner = both.shape[-1] // 2
+        return self.narrow(self.dropout(activated(self.activation, both[..., :inner], factor=both[..., inner:])))
 
 
 class Layers(nn.ModuleList):

@@ -81,16 +81,14 @@ class Attention(nn.Module):
         self.q_norm = None if added is None else RMSNorm(weights, "q_norm", self.dim, eps, added)
         self.k_norm = None if added is None else RMSNorm(weights, "k_norm", self.dim, eps, added)
 
-    def forward(
-        self, x: Tensor, call: ForwardContext, residual: Tensor | None = None, norm: RMSNorm | None = None
-    ) -> Tensor:  # fmt: skip
-        """``(B, S, width)``, with ``residual`` added; of x normalised by ``norm``."""
-        qkv, first, second = self.qkv(x, norm=norm), self.heads * self.dim, (self.heads + self.key_heads) * self.dim
+    def forward(self, x: Tensor, call: ForwardContext) -> Tensor:
+        """``(B, S, width)``."""
+        qkv, first, second = self.qkv(x), self.heads * self.dim, (self.heads + self.key_heads) * self.dim
         q = heads(qkv[..., :first], self.heads)
         k, v = (heads(part, self.key_heads) for part in (qkv[..., first:second], qkv[..., second:]))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        return self.output(joined(self.attend(q, k, v, call)), residual)
+        return self.output(joined(self.attend(q, k, v, call)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S, H, D)``."""
@@ -129,8 +127,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, call: ForwardContext) -> Tensor:
         """``(B, S, width)``."""
-        x = self.attention(x, call, residual=x, norm=self.attention_norm)
-        return self.mlp(x, residual=x, norm=self.norm)
+        h = x + self.attention(self.attention_norm(x), call)
+        return h + self.mlp(self.norm(h))
 
 
 def shape_of(config: Config) -> tuple[int, int, int]:

@@ -40,8 +40,8 @@ class Layer(nn.Module):
         attended = F.flash_attention2(
             q, k, v, mask=mask, precision=self.qkv.precision, dropout_p=self.dropout if self.training else 0.0
         ).transpose(0, 2, 1, 3)
-        x = self.attention_norm(self.output(joined(attended), residual=x))
-        return self.norm(self.mlp(x, residual=x))
+        h = self.attention_norm(x + self.output(joined(attended)))
+        return self.norm(h + self.mlp(h))
 
 
 class NomicBert(Bert):

@@ -37,30 +37,30 @@ class Attention(nn.Module):
         self.dropout = config.dropout("dropout_rate", 0.1)
         self.output = Linear(weights, "o", inner, width, bias=False, dropout=self.dropout)
 
-    def project(self, x: Tensor, norm: RMSNorm | None = None) -> tuple[Tensor, ...]:
-        """q, k and v, or k and v, each ``(B, S, H, D)``; of x normalised by ``norm``."""
-        both = self.rest(x, norm=norm)
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """q, k and v, or k and v, each ``(B, S, H, D)``."""
+        both = self.rest(x)
         inner = both.shape[-1] // (3 if self.query is None else 2)
         return tuple(heads(both[..., i : i + inner], self.heads) for i in range(0, both.shape[-1], inner))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, **options: Any) -> Tensor:
-        """``(B, S, width)`` of ``(B, S, H, D)``, with ``residual`` added."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """``(B, S, width)`` of ``(B, S, H, D)``."""
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         attended = F.flash_attention2(
             q, k, v, scale=1.0, dropout_p=dropout, precision=self.output.precision, **options
         )
-        return self.output(joined(attended.transpose(0, 2, 1, 3)), residual)
+        return self.output(joined(attended.transpose(0, 2, 1, 3)))
 
     def attend_cache(
-        self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, call: ForwardContext, number: int, **options: Any
+        self, q: Tensor, k: Tensor, v: Tensor, call: ForwardContext, number: int, **options: Any
     ) -> Tensor:
         """The same over the cache of layer ``number``, to which k and v are added."""
         assert call.cache is not None
         keys, values = call.cache.k[number], call.cache.v[number]
         attended = F.flash_attention_with_kvcache(q, keys, values, k, v, call.lengths, scale=1.0,
                                                   precision=self.output.precision, **options)  # fmt: skip
-        return self.output(joined(attended), residual)
+        return self.output(joined(attended))
 
 
 class Block(nn.Module):
@@ -83,16 +83,16 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, call: ForwardContext, places: dict[str, Any], source: Source | None) -> Tensor:
         """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
-        q, k, v = self.attention.project(x, self.attention_norm)
+        q, k, v = self.attention.project(self.attention_norm(x))
         if call.cache is None:
-            x = self.attention.attend(q, k, v, x, mask=call.mask, **places)
+            x = x + self.attention.attend(q, k, v, mask=call.mask, **places)
         else:
-            x = self.attention.attend_cache(q, k, v, x, call, self.number, **places)
+            x = x + self.attention.attend_cache(q, k, v, call, self.number, **places)
         if self.cross is not None and self.cross_norm is not None and source is not None:
             assert self.cross.query is not None
-            q = heads(self.cross.query(x, norm=self.cross_norm), self.cross.heads)
-            x = self.cross.attend(q, *source.keys[self.number], x, mask=source.mask)
-        return self.mlp(x, residual=x, norm=self.norm)
+            q = heads(self.cross.query(self.cross_norm(x)), self.cross.heads)
+            x = x + self.cross.attend(q, *source.keys[self.number], mask=source.mask)
+        return x + self.mlp(self.norm(x))
 
 
 class Stack(nn.Module):

@@ -97,13 +97,13 @@ class Layer(nn.Module):
         qkv, width = self.qkv(self.attention_norm(x)), x.shape[-1]
         dropout = self.dropout if self.training else 0.0
         q, k, v = (heads(qkv[..., i * width : (i + 1) * width], self.heads) for i in range(3))
-        x = self.output(joined(attend(q, k, v, self.number, call, dropout=dropout)), residual=x)
+        x = x + self.output(joined(attend(q, k, v, self.number, call, dropout=dropout)))
         q = self.query(self.cross_norm(x))
         attended = F.flash_attention3(
             q, *source, num_heads=self.heads, precision=self.query.precision, dropout_p=dropout
         )
-        x = self.cross_output(attended, residual=x)
-        return self.mlp(self.norm(x), residual=x)
+        x = x + self.cross_output(attended)
+        return x + self.mlp(self.norm(x))
 
 
 class WhisperStates(EncoderDecoder):

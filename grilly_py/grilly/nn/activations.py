@@ -15,9 +15,14 @@ from .unary import Unary
 class _Activation(Unary):
     """An activation takes what its function takes, NumPy's scalars among it."""
 
-    #: The name of its function, and those of its attributes that the function takes.
+    #: The name of its function, that of the class in lower case; and those of its attributes that the function takes.
     _name = ""
     _settings: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls._name:
+            cls._name = cls.__name__.lower()
 
     def _checked(self, **numbers: float) -> tuple[float, ...]:
         """The numbers that the function takes. Raises as it does."""
@@ -49,7 +54,7 @@ class GELU(_Activation):
         For another ``approximate``.
     """
 
-    _name, _settings = "gelu", ("approximate",)
+    _settings = ("approximate",)
 
     def __init__(self, approximate: Approximate = "none") -> None:
         super().__init__()
@@ -60,8 +65,6 @@ class GELU(_Activation):
 class CELU(_Activation):
     """``grilly.functional.celu`` as a layer."""
 
-    _name = "celu"
-
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
         (self.alpha,) = self._checked(alpha=alpha)
@@ -69,8 +72,6 @@ class CELU(_Activation):
 
 class ELU(_Activation):
     """``grilly.functional.elu`` as a layer."""
-
-    _name = "elu"
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -80,8 +81,6 @@ class ELU(_Activation):
 class Hardshrink(_Activation):
     """``grilly.functional.hardshrink`` as a layer."""
 
-    _name = "hardshrink"
-
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
         (self.lambd,) = self._checked(lambd=lambd)
@@ -90,19 +89,13 @@ class Hardshrink(_Activation):
 class Hardsigmoid(_Activation):
     """``grilly.functional.hardsigmoid`` as a layer."""
 
-    _name = "hardsigmoid"
-
 
 class Hardswish(_Activation):
     """``grilly.functional.hardswish`` as a layer."""
 
-    _name = "hardswish"
-
 
 class Hardtanh(_Activation):
     """``grilly.functional.hardtanh`` as a layer."""
-
-    _name = "hardtanh"
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
         super().__init__()
@@ -122,49 +115,33 @@ class LeakyReLU(_Activation):
 class LogSigmoid(_Activation):
     """``grilly.functional.logsigmoid`` as a layer."""
 
-    _name = "logsigmoid"
-
 
 class Mish(_Activation):
     """``grilly.functional.mish`` as a layer."""
-
-    _name = "mish"
 
 
 class ReLU(_Activation):
     """``grilly.functional.relu`` as a layer."""
 
-    _name = "relu"
-
 
 class ReLU6(_Activation):
     """``grilly.functional.relu6`` as a layer."""
-
-    _name = "relu6"
 
 
 class SELU(_Activation):
     """``grilly.functional.selu`` as a layer."""
 
-    _name = "selu"
-
 
 class SiLU(_Activation):
     """``grilly.functional.silu`` as a layer."""
-
-    _name = "silu"
 
 
 class Sigmoid(_Activation):
     """``grilly.functional.sigmoid`` as a layer."""
 
-    _name = "sigmoid"
-
 
 class Softplus(_Activation):
     """``grilly.functional.softplus`` as a layer."""
-
-    _name = "softplus"
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -174,8 +151,6 @@ class Softplus(_Activation):
 class Softshrink(_Activation):
     """``grilly.functional.softshrink`` as a layer."""
 
-    _name = "softshrink"
-
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
         (self.lambd,) = self._checked(lambd=lambd)
@@ -184,19 +159,13 @@ class Softshrink(_Activation):
 class Softsign(_Activation):
     """``grilly.functional.softsign`` as a layer."""
 
-    _name = "softsign"
-
 
 class Tanh(_Activation):
     """``grilly.functional.tanh`` as a layer."""
 
-    _name = "tanh"
-
 
 class Tanhshrink(_Activation):
     """``grilly.functional.tanhshrink`` as a layer."""
-
-    _name = "tanhshrink"
 
 
 class GLU(_Activation):
@@ -208,7 +177,7 @@ class GLU(_Activation):
         The axis that is halved.
     """
 
-    _name, _settings = "glu", ("dim",)
+    _settings = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArray, NDArray, Precision
 from .activations import GELU, ReLU, SiLU
@@ -16,16 +15,12 @@ from .module import Module, shapes
 from .multihead import MultiheadAttention
 from .norms import LayerNorm
 
-#: Activations by the names that ``F.linear`` knows, as layers.
+#: Activations by their names, as layers.
 _ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "gelu_tanh": lambda: GELU("tanh"), "silu": SiLU}
 
 
 class _TransformerLayer(Module):
-    """What encoder and decoder layers share: parts that are added to what they are given.
-
-    Where elements are dropped, and where a part is another layer than it was made as, every step is a layer of its own.
-    Otherwise steps are joined: an addition with the normalisation after it, a product with its activation.
-    """
+    """What encoder and decoder layers share: parts that are added to what they are given."""
 
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int, dropout: float, activation: str, norm_first: bool,
@@ -47,40 +42,15 @@ class _TransformerLayer(Module):
         self.linear2 = Linear(dim_feedforward, d_model, bias, rng=rng, **options)
         self.activation = _ACTIVATIONS[activation]()
 
-    def _whole(self) -> bool:
-        """Whether steps may be joined."""
-        if _name_of(self.activation) is None:
-            return False
-        for name, part in self._modules.items():
-            kind = next((kind for start, kind in _JOINED.items() if name.startswith(start)), None)
-            if kind is not None and type(part) is not kind or kind is Dropout and part.training and part.p:
-                return False
-        return True
-
     def _attend(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
         return self.self_attn(x, mask=mask, causal=causal, need_weights=False)[0]
-
-    def _widened(self, x: Tensor) -> Tensor:
-        """The feed-forward network up to its second product, its steps joined."""
-        first, activation = self.linear1, _name_of(self.activation)
-        bias = None if first.bias is None else first.bias.on(x.backend)
-        return F.linear(x, first.weight.on(x.backend), bias, precision=first.precision, activation=activation)
-
-    def _narrowed(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        second = self.linear2
-        bias = None if second.bias is None else second.bias.on(x.backend)
-        return F.linear(x, second.weight.on(x.backend), bias, precision=second.precision, residual=residual)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
-#: What the parts of a layer are made as, by the beginnings of their names.
-_JOINED: dict[str, type[Module]] = {"linear": Linear, "norm": LayerNorm, "dropout": Dropout}
-
-
 def _name_of(activation: Module) -> str | None:
-    """What ``F.linear`` calls an activation; None where it knows none."""
+    """The name of an activation that is a layer; None where it has none."""
     if type(activation) is GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
     return {ReLU: "relu", SiLU: "silu"}.get(type(activation))  # type: ignore[call-overload, no-any-return]
@@ -91,12 +61,6 @@ def _word_of(activation: Any) -> str | None:
     found = _name_of(activation) if isinstance(activation, Module) else None
     found = found or str(getattr(activation, "__name__", type(activation).__name__)).lower()
     return found if found in _ACTIVATIONS else None
-
-
-def _added(norm: LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """What ``norm`` makes of a sum, and the sum, in one step."""
-    weight, bias = (None if own is None else own.on(x.backend) for own in (norm.weight, norm.bias))
-    return F.add_layer_norm(x, residual, norm.normalized_shape, weight, bias, norm.eps)
 
 
 class TransformerEncoderLayer(_TransformerLayer):
@@ -174,7 +138,7 @@ class TransformerEncoderLayer(_TransformerLayer):
             For shapes or dtypes that do not go together.
         """
         _, (sent,), keep = self._send(x, mask=mask)
-        y = self._joined(sent, mask, causal) if self._whole() else self._stepwise(sent, mask, causal)
+        y = self._run(sent, mask, causal)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -186,14 +150,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         def backward(self, grad_output: Tensor) -> Tensor: ...
         def backward(self, grad_output: FloatArray) -> Array: ...
 
-    def _joined(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
-        if self.norm_first:
-            inner, x = _added(self.norm2, self._attend(self.norm1(x), mask, causal), x)
-            return self._narrowed(self._widened(inner), residual=x)
-        x, _ = _added(self.norm1, self._attend(x, mask, causal), x)
-        return _added(self.norm2, self._narrowed(self._widened(x)), x)[0]
-
-    def _stepwise(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
+    def _run(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
         if self.norm_first:
             x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
             return x + self.dropout2(self._feed_forward(self.norm2(x)))
@@ -264,8 +221,7 @@ class TransformerDecoderLayer(_TransformerLayer):
         shapes(type(self).__name__, x=x, memory=memory)
         keep = self._stays(x, memory, mask, memory_mask)
         _, (sent, other), _ = self._send(x, memory, mask=mask if isinstance(mask, Tensor) else memory_mask)
-        run = self._joined if self._whole() else self._stepwise
-        y = run(sent, other, mask, memory_mask, causal)
+        y = self._run(sent, other, mask, memory_mask, causal)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -280,18 +236,7 @@ class TransformerDecoderLayer(_TransformerLayer):
     def _look(self, x: Tensor, memory: Tensor, mask: MaskArray | None) -> Tensor:
         return self.multihead_attn(x, memory, mask=mask, need_weights=False)[0]
 
-    def _joined(
-        self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
-    ) -> Tensor:
-        if self.norm_first:
-            inner, x = _added(self.norm2, self._attend(self.norm1(x), mask, causal), x)
-            inner, x = _added(self.norm3, self._look(inner, memory, memory_mask), x)
-            return self._narrowed(self._widened(inner), residual=x)
-        x, _ = _added(self.norm1, self._attend(x, mask, causal), x)
-        x, _ = _added(self.norm2, self._look(x, memory, memory_mask), x)
-        return _added(self.norm3, self._narrowed(self._widened(x)), x)[0]
-
-    def _stepwise(
+    def _run(
         self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
     ) -> Tensor:
         if self.norm_first:

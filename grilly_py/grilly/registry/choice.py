@@ -60,6 +60,14 @@ class Choice:
     def __repr__(self) -> str:
         return f"Choice({self.variant.name}, subgroup_size={self.subgroup_size})"
 
+    def workgroups(self, items: int, each: int | None = None) -> tuple[int, int, int]:
+        """Workgroups for so many items, ``each`` of them in one (by default one of an invocation), in stripes along x.
+
+        A device may take no more than 65,535 along an axis: the kernel counts ``stripe`` of its tile along x.
+        """
+        count, stripe = -(-items // (self.threads if each is None else each)), self.tile["stripe"]
+        return min(count, stripe), -(-count // stripe), 1
+
     def spec(
         self, constants: Mapping[str, int | float | bool] | None = None, filling: Filling | None = None
     ) -> ProgramSpec:

@@ -84,12 +84,11 @@ def plan(given: tuple[str, int], layouts: Sequence[Layout], facts: DeviceFacts, 
     for stage, count in counts:
         if stage == "scales" and not (floating and how == "add"):
             continue
-        groups, stripe = -(-count // choice.threads), choice.tile["stripe"]
         constants = {"TYPE_X": code(x.dtype), "TYPE": code(terms.dtype), "INDEX": code(index.dtype),
                      "REDUCTION": numbers[how], "STAGE": numbers[stage]}  # fmt: skip
         size = state.size if stage == "nothing" else x.size
         planner.dispatch(choice, constants, arrays, words | {"count": count, "size": size},
-                         (min(groups, stripe), -(-groups // stripe), 1), count)  # fmt: skip
+                         choice.workgroups(count), count)  # fmt: skip
     if wide == x.dtype:
         return planner.plan(result)
     narrow = planner.empty(x.shape, x.dtype)

@@ -79,7 +79,7 @@ def plan(
     if not result.size:
         return planner.plan(result)
     choice = registry.resolve(Request("random", "float32"))
-    stripe, flat, chunk = choice.tile["stripe"], result.reshape(result.size), _CHUNK
+    flat, chunk = result.reshape(result.size), _CHUNK
     while not fits_binding(facts, flat[:chunk]):
         chunk //= 2
     for begin in range(0, result.size, chunk):
@@ -88,8 +88,7 @@ def plan(
             "count": part.size, "first": begin // 4, "y_offset": At(part), "seed_low": Live(0), "seed_high": Live(1),
             "offset": Live(2), "a_low": Live(3), "a_high": Live(4), "b_low": Live(5), "seed_offset": At(seed),
         }  # fmt: skip
-        count = -(-part.size // (4 * choice.threads))
-        groups = (min(count, stripe), -(-count // stripe), 1)
+        groups = choice.workgroups(part.size, 4 * choice.threads)
         constants = {"DRAW": draw, "TYPE_Y": code(dtype), "SEED": 0 if seed is None else code(seed.dtype),
                      "DRAWN": int(is_drawn(seed))}  # fmt: skip
         planner.dispatch(choice, constants, {"y": part, "seed": seed}, push, groups, 100.0 * part.size)

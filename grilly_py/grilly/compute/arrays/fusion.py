@@ -167,7 +167,7 @@ class CapturedWork:
         self.readers: dict[Any, set[int]] = defaultdict(set)
         self.writers: dict[Any, set[int]] = defaultdict(set)
         for number, command in enumerate(captured.commands):
-            for memory, reads, writes in _uses(command):
+            for memory, _, reads, writes in uses(command):
                 if reads:
                     self.readers[memory].add(number)
                 if writes:
@@ -215,15 +215,20 @@ class CapturedWork:
         }
 
     def addable(self, number: int, chain: set[int], last: int) -> bool:
-        """Whether an operation whose result the chain reads can become a part of it."""
+        """Whether an operation whose result the chain alone reads can become a part of it."""
+        readers = self.readers[self.operations[number].result.memory]
+        return number in self.private and readers <= chain and self.movable(number, chain, last)
+
+    def movable(self, number: int, chain: set[int], last: int) -> bool:
+        """Whether an operation whose result the chain reads, and others behind it may, can run in its place."""
         made = self.operations[number]
         memory = made.result.memory
-        if number not in self.private or made.count != self.operations[last].count:
-            return False
-        if self.writers[memory] != {number} or not self.readers[memory] <= chain:
+        if made.count != self.operations[last].count or self.writers[memory] != {number}:
             return False
         for reader in self.readers[memory]:
-            arrays = self.operations[reader].arrays
+            if reader not in chain and reader < last:
+                return False
+            arrays = self.operations[reader].arrays if reader in chain else ()
             if not all(made.result.is_whole(array) for array in arrays if array.memory is memory):
                 return False
         return not any(  # what it reads must not change until the chain runs
@@ -233,15 +238,17 @@ class CapturedWork:
         )
 
 
-def _uses(command: tuple) -> Iterator[tuple[Any, bool, bool]]:
-    """The memory that a command uses, and whether it reads and writes there."""
+def uses(command: tuple) -> Iterator[tuple[Any, tuple[int, int], bool, bool]]:
+    """The memory that a command uses, from the first byte to behind the last, and whether it reads and writes there."""
     if command[0] is None:
-        yield command[1], True, False
-        yield command[3], False, True
+        _, source, start, target, begin, nbytes = command
+        yield source, (start, start + nbytes), True, False
+        yield target, (begin, begin + nbytes), False, True
     else:
         for letters, binding in zip(command[0].spec.access, command[1], strict=True):
             if binding is not None:
-                yield binding[0], "r" in letters, "w" in letters
+                memory, start, nbytes = binding
+                yield memory, (start, start + nbytes), "r" in letters, "w" in letters
 
 
 class Together:

@@ -420,9 +420,7 @@ def _dispatch(
     if work.counted is not None:
         push |= {"c_0": work.counted.stride % 2**32, "c_1": work.counted.extent}
         constants["INDEX"] = 1 + code(operands[1].dtype)
-    count = -(-result.size // (each * choice.threads))
-    stripe = choice.tile["stripe"]
-    groups = (min(count, stripe), -(-count // stripe), 1)
+    groups = choice.workgroups(result.size, each * choice.threads)
     hole = Hole("value", work.expression, OPERANDS)
     operation = None
     if work.counted is None and not deep:

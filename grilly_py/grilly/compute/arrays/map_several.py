@@ -133,9 +133,7 @@ def _dispatch(
             constants[f"BITS_{name.upper()}"] = 32 if there is None else width_of(there.dtype)
     for number, name in enumerate(_OPERANDS):
         constants[f"FORM_{name.upper()}"] = forms[number] if number < len(operands) else ABSENT
-    count = -(-results[0].size // (_EACH * choice.threads))
-    stripe = choice.tile["stripe"]
-    groups = (min(count, stripe), -(-count // stripe), 1)
+    groups = choice.workgroups(results[0].size, _EACH * choice.threads)
     hole = Hole("values", expression, OPERANDS)
     operation = Elementwise(expression, tuple(operands), results[0]) if len(results) == 1 else None
     planner.dispatch(choice, constants, arrays, push, groups, results[0].size * len(results),

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ...runtime.interface import Capture
 from ..device.device import Device, Noted
 from ..device.plan import Move
 from ..device.tensor import reshaped
-from .fusion import replace
+from .fusion import replace, uses
 
 #: Bytes of memory, from the first to behind the last.
 Range = tuple[int, int]
@@ -54,57 +53,73 @@ class _Copy(NamedTuple):
         first, to = (at + size * offset for at, offset in zip((start, begin), noted.offsets, strict=True))
         return cls(source, (first, first + size * count), target, (to, to + size * count), begin + nbytes)
 
+    @property
+    def shift(self) -> int:
+        """How many bytes further on the elements lie in the target."""
+        return self.written[0] - self.read[0]
+
 
 def skip_copies(device: Device, captured: Capture) -> None:
     """Leave out copies between arrays that nothing but captured work refers to."""
-    commands, facts = captured.commands, device.facts
+    commands = captured.commands
     noted = ((number, _Copy.of(one, commands[number])) for number, one in sorted(captured.operations.items()))
     copies = {number: copy for number, copy in noted if copy is not None
               and captured.private(copy.source) and captured.private(copy.target)}  # fmt: skip
-    if not copies or not facts.windows:
-        return
-    users: dict[Any, set[int]] = defaultdict(set)
-    for number, command in enumerate(commands):
-        for memory, *_ in _uses(command):
-            users[memory].add(number)
-    # Of each target: what copies, or commands in their stead, write there, and their numbers.
-    places: dict[Any, list[Range]] = defaultdict(list)
-    known: dict[Any, set[int]] = defaultdict(set)
-    skipped: dict[int, list] = {}
-    for number, copy in copies.items():
-        source, target, makers = copy.source, copy.target, users[copy.source] - {number}
+    if copies and device.facts.windows:
+        work = _Work(commands, device.facts.alignment)
+        replace(captured, {number: [] for number, copy in copies.items() if work.skips(number, copy)})
+
+
+class _Work:
+    """Captured commands, whose memory is another where a copy was left out.
+
+    Attributes
+    ----------
+    commands : list of tuple
+    alignment : int
+        Of what is bound, in bytes.
+    users : dict of memory to set of int
+        The commands that use it.
+    places, known : dict of memory to list of Range, and to set of int
+        Where copies, or commands in their stead, write to a target, and these commands.
+    """
+
+    def __init__(self, commands: list[tuple], alignment: int):
+        self.commands, self.alignment = commands, alignment
+        self.users: dict[Any, set[int]] = defaultdict(set)
+        self.places: dict[Any, list[Range]] = defaultdict(list)
+        self.known: dict[Any, set[int]] = defaultdict(set)
+        for number, command in enumerate(commands):
+            for memory, *_ in uses(command):
+                self.users[memory].add(number)
+
+    def skips(self, number: int, copy: _Copy) -> bool:
+        """Whether a copy may be left out; what makes its source writes to the target then."""
+        source, target, makers = copy.source, copy.target, self.users[copy.source] - {number}
         if not makers:  # of what nobody has written
-            continue
-        shift = copy.written[0] - copy.read[0]
-        ranges = [part for maker in makers for memory, *part in _uses(commands[maker]) if memory is source]
-        place = min(low for low, _ in ranges) + shift, max(high for _, high in ranges) + shift
-        before = {user for user in users[target] if user < number}
+            return False
+        place = self._place(number, copy, makers)
+        self.places[target].append(copy.written if place is None else place)
+        self.known[target] |= {number} if place is None else makers
+        if place is None:
+            return False
+        for maker in makers:
+            self.commands[maker] = _rebound(self.commands[maker], source, target, copy.shift)
+        self.users[target] |= self.users.pop(source) - {number}
+        self.users[target].discard(number)
+        return True
+
+    def _place(self, number: int, copy: _Copy, makers: set[int]) -> Range | None:
+        """Where these commands, which use the source beside the copy, can write in the target; None for nowhere."""
+        ranges = [part for maker in makers for memory, part, *_ in uses(self.commands[maker]) if memory is copy.source]
+        low, high = (limit + copy.shift for limit in (min(low for low, _ in ranges), max(high for _, high in ranges)))
+        before = {user for user in self.users[copy.target] if user < number}
         fits = (
-            source is not target and max(makers) < number and before <= known[target]
-            and shift % facts.alignment == 0 and place[0] >= 0 and place[1] <= copy.room
-            and all(place[1] <= low or high <= place[0] for low, high in places[target])
+            copy.source is not copy.target and max(makers) < number and before <= self.known[copy.target]
+            and copy.shift % self.alignment == 0 and low >= 0 and high <= copy.room
+            and all(high <= first or last <= low for first, last in self.places[copy.target])
         )  # fmt: skip
-        places[target].append(place if fits else copy.written)
-        known[target] |= makers if fits else {number}
-        if fits:
-            for maker in makers:
-                commands[maker] = _rebound(commands[maker], source, target, shift)
-            users[target] |= users.pop(source) - {number}
-            users[target].discard(number)
-            skipped[number] = []
-    replace(captured, skipped)
-
-
-def _uses(command: tuple) -> Iterator[tuple[Any, int, int]]:
-    """The memory that a command uses, with the first byte and that behind the last."""
-    if command[0] is None:
-        _, source, start, target, begin, nbytes = command
-        yield source, start, start + nbytes
-        yield target, begin, begin + nbytes
-    else:
-        for binding in command[1]:
-            if binding is not None:
-                yield binding[0], binding[1], binding[1] + binding[2]
+        return (low, high) if fits else None
 
 
 def _rebound(command: tuple, source: Any, target: Any, shift: int) -> tuple:

@@ -105,9 +105,7 @@ def _dispatch(planner: Planner, choice, constants: dict, x: Tensor, y: Tensor, b
         "y_offset": At(y) if constants["RUNS"] else in_words(y), "before": before,
         "carried": carried,
     }  # fmt: skip
-    stripe = choice.tile["stripe"]
-    groups = (min(rows, stripe), -(-rows // stripe), 1)
-    planner.dispatch(choice, constants, {"x": x, "y": y}, words, groups, 16.0 * x.size)
+    planner.dispatch(choice, constants, {"x": x, "y": y}, words, choice.workgroups(rows, 1), 16.0 * x.size)
 
 
 def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_initial: bool = False) -> Tensor:

@@ -103,7 +103,7 @@ def _dispatch(
     strides: Sequence[Sequence[int]], each: int, counted: Counted | None, move: Move | None,
 ) -> None:  # fmt: skip
     """Plan the dispatch of a chunk, ``each`` elements of the last axis at a time."""
-    stripe, (x, index, y) = choice.tile["stripe"], bound
+    x, index, y = bound
     spare = [0] * (_AXES - len(extents))
     extents = [*(1 for _ in spare), *extents[:-1], extents[-1] // each]
     strides = [[*spare, *(step // each for step in stride[:-1]), stride[-1]] for stride in strides]
@@ -121,8 +121,7 @@ def _dispatch(
         "BITS": 8 * chunk.y.dtype.itemsize * each, "INDEX": 0 if index is None else code(index.dtype),
         "READS": int(counted is not None and counted.reads),
     }  # fmt: skip
-    count = -(-chunk.y.size // (each * choice.threads))
-    groups = (min(count, stripe), -(-count // stripe), 1)
+    groups = choice.workgroups(chunk.y.size, each * choice.threads)
     arrays = {"x": x, "index": index, "y": y}
     planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size, operation=move)
 

@@ -67,7 +67,7 @@ def _order(planner: Planner, registry: Registry, terms: SortTerms, x: Tensor, pl
     """Dispatches that write the places of the elements of rows in their order."""
     facts = planner.facts
     choice = registry.resolve(Request("sort", "float32"))
-    stripe, block = choice.tile["stripe"], choice.tile["block"]
+    block = choice.tile["block"]
     shape, extent = x.shape[:-1], x.shape[-1]
     rows = math.prod(shape)
     kind = FLOATING if kind_of(x.dtype) == "floating" else LONG
@@ -111,10 +111,9 @@ def _order(planner: Planner, registry: Registry, terms: SortTerms, x: Tensor, pl
             "MODE": mode, "LENGTH": size, "DESCENDING": int(terms.descending), "PUTS": puts,
         }  # fmt: skip
         if mode == BLOCKS:
-            count = -(-rows * blocks * size // block)
+            groups = choice.workgroups(rows * blocks * size, block)
         else:
-            count = -(-rows * many // choice.threads)
-        groups = (min(count, stripe), -(-count // stripe), 1)
+            groups = choice.workgroups(rows * many)
         planner.dispatch(choice, constants, {"x": source, "y": target}, push, groups, 32.0 * rows * many)
         return target
 
@@ -238,7 +237,6 @@ def _search(given: tuple[bool], layouts: Sequence[Layout], facts: DeviceFacts, r
             "KIND": FLOATING if values.dtype == np.float32 else LONG, "MODE": SEARCH, "LENGTH": choice.tile["block"],
             "DESCENDING": int(given[0]), "PUTS": INT64_PLACES,
         }  # fmt: skip
-        count = -(-values.size // choice.threads)
-        groups = (min(count, choice.tile["stripe"]), -(-count // choice.tile["stripe"]), 1)
+        groups = choice.workgroups(values.size)
         planner.dispatch(choice, constants, {"x": x, "values": values, "y": result}, push, groups, 32.0 * values.size)
     return planner.plan(found)

@@ -12,7 +12,6 @@ import numpy as np
 from ...registry.shared import PARAMETER_NAMES
 from ..arrays.assign import assign
 from ..device.caches import DeviceCache
-from ..device.copy import copy_into
 from ..device.device import Device
 from ..device.executables import sent
 from ..device.tensor import Tensor
@@ -81,10 +80,7 @@ def parameters_of(
         for place, tensor in loose:
             each = tensor.dtype.itemsize
             target = Tensor(made._storage, tensor.shape, tensor.dtype, offset=4 * place // each)
-            if each == 4:
-                copy_into(tensor, target)
-            else:
-                assign(device, target, tensor)
+            assign(device, target, tensor)
         if seed is not None:
             words = len(PARAMETER_NAMES)
             blocks, at = (parameters.size - size) // words, size + _PLACE["seed_low"]

@@ -38,8 +38,7 @@ def unfold(
         "x_offset": At(x), **{f"x_{name}": stride for name, stride in strides.items()}, "y_offset": At(result),
     }  # fmt: skip
     constants = {"TYPE": code(x.dtype), "TRANSPOSED": int(transposed)}
-    groups, stripe = -(-result.size // (4 * choice.threads)), choice.tile["stripe"]
-    sizes = (min(groups, stripe), -(-groups // stripe), 1)
+    sizes = choice.workgroups(result.size, 4 * choice.threads)
     planner.dispatch(choice, constants, {"x": x, "y": result}, words, sizes, 8.0 * result.size)
 
 
@@ -66,6 +65,5 @@ def fold(
         "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "QUADS": int(result._offset % 4 == 0),
         "HALVES": halves(registry),
     }  # fmt: skip
-    groups, stripe = -(-result.size // (4 * choice.threads)), choice.tile["stripe"]
-    sizes = (min(groups, stripe), -(-groups // stripe), 1)
+    sizes = choice.workgroups(result.size, 4 * choice.threads)
     planner.dispatch(choice, constants, {"x": x, "y": result}, words, sizes, 4.0 * window.places * result.size)

@@ -7,24 +7,9 @@ import math
 
 from ...errors import UnsupportedError
 from ...registry import Request
-from .call import run
 from .cut import parts
-from .device import DeviceFacts
-from .plan import At, Layout, Plan, Planner, fits_binding
+from .plan import At, Planner, fits_binding
 from .tensor import Tensor
-
-
-def copy_into(tensor: Tensor, result: Tensor) -> None:
-    """Copy to a tensor of the same shape in C order, of the same dtype or another floating one."""
-    if tensor.size:
-        run(tensor._storage.device, plan, (), (tensor, result))
-
-
-def plan(given: tuple, layouts: tuple[Layout, Layout], facts: DeviceFacts, registry) -> Plan:
-    """The dispatches that copy the first of two arrays to the second."""
-    planner = Planner(facts, layouts)
-    emit_copy(planner, registry, *planner.inputs)
-    return planner.plan()
 
 
 def emit_copy(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
@@ -40,11 +25,10 @@ def emit_copy(planner: Planner, registry, tensor: Tensor, result: Tensor) -> Non
         ("bfloat16", 0 if from_bfloat16 == to_bfloat16 else 1 if from_bfloat16 else 2),
     )
     choice = registry.resolve(Request("copy", "float32", problem=asked))
-    run_, stripe, threads = choice.tile["run"], choice.tile["stripe"], choice.threads
+    run = choice.tile["run"]
 
     def groups(shape):
-        count = -(-math.prod(shape[:3]) * -(-shape[3] // run_) // threads)
-        return min(count, stripe), -(-count // stripe), 1
+        return choice.workgroups(math.prod(shape[:3]) * -(-shape[3] // run))
 
     def dispatch(source, target, own, new, extents, at):
         words = {"from_offset": At(source), "to_offset": At(target)}

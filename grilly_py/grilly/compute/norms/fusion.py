@@ -1,8 +1,9 @@
 """Norms and softmaxes of captured work, with the elementwise operations before and behind them, made one dispatch.
 
-What stands before makes the rows, and what stands behind is made of the results; neither is stored between. As in
-compute/arrays/fusion.py each result is still rounded to its dtype, so that a replay has the bits of the calls. Only
-the sign of a zero of a layer norm may differ: a compiler may take an element less itself, less a mean of 0, for -0.
+What stands before makes the rows, and what stands behind is made of the results; neither is stored between, but for the
+rows themselves where others read them too, as those of a residual stream. As in compute/arrays/fusion.py each result is
+still rounded to its dtype, so that a replay has the bits of the calls. Only the sign of a zero of a layer norm may
+differ: a compiler may take an element less itself, less a mean of 0, for -0.
 """
 
 from __future__ import annotations
@@ -119,22 +120,38 @@ def fuse_norms(device: Device, captured: Capture) -> None:
     work = CapturedWork(captured, operations)
     found: dict[int, list[tuple[tuple, None]]] = {}
     for number in sorted(norms):
-        chain = _chain(work, number, {*found, *norms} - {number})
-        command = _command(device, _Fused(operations, sorted(chain))) if len(chain) > 1 else None
+        chain, stored = _chain(work, number, {*found, *norms} - {number})
+        command = _command(device, _Fused(operations, sorted(chain), stored)) if len(chain) > 1 else None
         if command is not None:
             found |= {member: [] for member in chain} | {max(chain): [(command, None)]}
     replace(captured, found)
 
 
-def _chain(work: CapturedWork, norm: int, taken: Container[int]) -> set[int]:
-    """The operations that become one dispatch with a norm, which is among them; of those ``taken`` none."""
+def _chain(work: CapturedWork, norm: int, taken: Container[int]) -> tuple[set[int], int | None]:
+    """The operations that become one dispatch with a norm, which is among them; of those ``taken`` none.
+
+    With them the one that makes the rows, if its result is stored as well.
+    """
     behind = list(_behind(work, norm, taken))
     fitting = (chain for last in reversed(behind) if (chain := _between(work, norm, last, behind)) is not None)
-    chain = next(fitting, {norm})
+    chain = _with_makers(work, next(fitting, {norm}), taken)
+    (x, *others), last = work.operations[norm].arrays, max(chain)
+    makers = work.writers[x.memory] & work.operations.keys() - chain
+    if others or len(makers) != 1 or not makers.isdisjoint(taken) or not _fits(work, chain | makers, last, *makers):
+        return chain, None
+    longer = _with_makers(work, chain | makers, taken, *makers)
+    # A chain that the operation would be in otherwise is not torn.
+    torn = any(work.addable(number, makers, *makers) for number in work.makers(makers) - longer)
+    return (chain, None) if torn else (longer, *makers)
+
+
+def _with_makers(work: CapturedWork, chain: set[int], taken: Container[int], stored: int | None = None) -> set[int]:
+    """A chain with what makes its operands."""
     last, grown = max(chain), True
     while grown and len(chain) < STEPS:
-        makers = sorted(work.makers(chain), reverse=True)
-        added = next((number for number in makers if number not in taken and _fits(work, chain | {number}, last)), None)
+        fitting = (number for number in sorted(work.makers(chain), reverse=True)
+                   if number not in taken and _fits(work, chain | {number}, last, stored))  # fmt: skip
+        added = next(fitting, None)
         grown = added is not None
         if added is not None:
             chain = chain | {added}
@@ -162,10 +179,13 @@ def _between(work: CapturedWork, norm: int, last: int, behind: Sequence[int]) ->
     return chain if norm in chain and len(chain) <= STEPS and _fits(work, chain, last) else None
 
 
-def _fits(work: CapturedWork, chain: set[int], last: int) -> bool:
-    if not all(number == last or work.addable(number, chain, last) for number in chain):
+def _fits(work: CapturedWork, chain: set[int], last: int, stored: int | None = None) -> bool:
+    """Whether operations can be one dispatch in the place of the last, which stores the result of one more."""
+    if not all(number in (last, stored) or work.addable(number, chain, last) for number in chain):
         return False
-    fused = _Fused(work.operations, sorted(chain))
+    if stored is not None and not work.movable(stored, chain, last):
+        return False
+    fused = _Fused(work.operations, sorted(chain), stored)
     return fused.fits and not any(
         fused.norm < number <= last and number not in chain
         for name, array in fused.beside.items()
@@ -192,12 +212,15 @@ class _Fused:
     seconds : float
     """
 
-    def __init__(self, operations: Mapping[int, ElementwiseCommand | NormCommand], numbers: Sequence[int]):
+    def __init__(
+        self, operations: Mapping[int, ElementwiseCommand | NormCommand], numbers: Sequence[int],
+        stored: int | None = None,
+    ):  # fmt: skip
         members = [operations[number] for number in numbers]
         self.norm, self.command = next(
             (number, one) for number, one in zip(numbers, members, strict=True) if isinstance(one, NormCommand)
         )
-        self.beside = self.command.beside
+        self.beside, self.stored = self.command.beside, None if stored is None else operations[stored].result
         self.seconds = sum(member.seconds for member in members)
         own = self.command.result.layout.shape
         last = members[-1].result
@@ -206,9 +229,15 @@ class _Fused:
         self.fits = shape is not None and self._put_together(members, shape)
 
     def _put_together(self, members: Sequence[Any], shape: tuple[int, ...]) -> bool:
-        views = [self._of_own_shape(array, shape) for member in members for array in member.arrays]
-        if any(view is None for view in views):
+        read = [array for member in members for array in member.arrays]
+        if any(self._of_own_shape(array, shape) is None for array in read):
             return False
+        if self.stored is not None:
+            own = self.command.result.layout
+            whole = self.stored._replace(layout=self.stored.layout._replace(shape=own.shape, strides=own.strides))
+            if not (whole.is_whole(self.stored) and whole.is_whole(self.command.arrays[0])):
+                return False
+            self.beside = {**self.beside, "s": whole}
         together = Together(lambda array: self._of_own_shape(array, shape))
         for member in members:
             self.after = together.output(member)
@@ -223,8 +252,9 @@ class _Fused:
             and (self.command.walks == 1 or self._full_before() <= _READ_TWICE)
             and written.layout.dtype.itemsize == self.command.result.layout.dtype.itemsize
             and all(array.layout.dtype.itemsize <= 4 for array in self.arrays)
-            and not any(map(together.makes, self.beside.values()))
+            and not any(together.makes(array) for name, array in self.beside.items() if name != "s")
             and not any(array.memory is written.memory for array in (*self.arrays, *self.beside.values()))
+            and not any(array.memory is self.beside["s"].memory for array in self.arrays if "s" in self.beside)
             and ("s" not in self.beside or self.beside["s"].layout.offset == written.layout.offset)
         )
 

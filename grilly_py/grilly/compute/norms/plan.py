@@ -371,7 +371,7 @@ def emit_with_expressions(
     if len(orders) > 1:
         raise UnsupportedError("no variant adds in this order")
     constants = {"COLUMNS": 0, "QUADS": 1, **norm.constants, "LATE": 1, "HALVES": halves(registry)}  # texels have fours
-    constants["AFTER"] = int(not after.moves())
+    constants |= {"ADDS": int(rows.s is not None), "AFTER": int(not after.moves())}
     quads = constants["QUADS"] == 1
     own = rows._replace(x=rows.y, r=None, p=None)
     if len(strides.extents) > _OUTER_AXES or quads and not _in_quads(own, _Strides.of(own)):
