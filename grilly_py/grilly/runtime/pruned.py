@@ -17,6 +17,7 @@ from functools import lru_cache
 from . import modules as m
 from . import spirv as op
 from .interface import DeviceInfo, ProgramSpec
+from .linking import unfilled
 from .modules import Block, Function, Module, parsed
 
 _BOUND = 3  # the header's word past all identifiers
@@ -26,7 +27,7 @@ Value = int | bool | None
 def code_for(device: DeviceInfo, spec: ProgramSpec) -> bytes:
     """The SPIR-V of a program for the device's driver: a processor's gets no more than it needs."""
     spirv = pruned(spec.spirv, spec.constants) if device.kind == "cpu" else spec.spirv
-    return spirv if spec.filling is None else spec.filling(spirv)
+    return unfilled(spirv) if spec.filling is None else spec.filling(spirv)
 
 
 @lru_cache(maxsize=32)  # binaries with holes are filled again and again
