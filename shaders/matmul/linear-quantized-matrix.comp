@@ -188,13 +188,13 @@ void main() {
             SUMS of_x[2 * X_TILES];
             [[unroll]] for (int h = 0; h < 2; h++) {
                 [[unroll]] for (int j = 0; j < X_TILES; j++) {
-                    // Of x the numbers n and n + 4, n + 1 and n + 5 of eight.
+                    // Of x the numbers n and n + 4, n + 1 and n + 5 of eight; of four bytes n and n + 2.
                     const uint at = a_at[j] + min(unit, units - 1u) * (UNIT / 8u);
                     uint one, other;
                     if (ONE_SCALE) {
                         const uvec4 eight = a_data[at + own];
-                        one = eight[h];
-                        other = eight[2 + h];
+                        one = eight[LOW == 8u ? 2 * h : h];
+                        other = eight[LOW == 8u ? 2 * h + 1 : 2 + h];
                     } else {
                         const uvec4 eight = a_data[at + uint(2 * h) + (own & 1u)];
                         one = own < 2u ? eight.x : eight.y;
@@ -231,7 +231,7 @@ void main() {
                             const uint n = (ONE_SCALE ? uint(2 * h) : own & 2u) + uint(p);
                             uint bits;
                             if (LOW == 8u) {
-                                bits = (words[i] >> 8u * n & 0xffu) | (words[i + 1] >> 8u * n & 0xffu) << 16;
+                                bits = words[i + h] >> 8u * uint(p) & 0x00ff00ffu;
                             } else if (LOW == 4u) {
                                 bits = words[i + (ONE_SCALE ? 0 : h)] >> 4u * n & 0x000f000fu;
                             } else {

@@ -186,8 +186,10 @@ def _kernel(facts: DeviceFacts, registry: Registry, product: Matmul, weight: Seq
     if not all(t is None or fits_binding(facts, t) for t in (product.a, product.c, product.epilogue.residual)):
         return None
     try:
-        arithmetic = int(all(packing_of(part.type).table in _ARITHMETIC for part in weight))
-        problem = (("rows", product.rows), ("arithmetic", arithmetic))
+        packings = [packing_of(part.type) for part in weight]
+        arithmetic = int(all(packing.table in _ARITHMETIC for packing in packings))
+        wide_row = int(product.rows == 1 and max(packing.low + packing.high for packing in packings) > 5)
+        problem = (("rows", product.rows), ("arithmetic", arithmetic), ("wide_row", wide_row))
         choice = registry.resolve(Request("linear-quantized", product.a.dtype.name, problem=problem))
     except UnsupportedError:
         return None
