@@ -30,7 +30,7 @@ FORMER_FILES = {
 #: Where a name is another thing: pieces of text and of SPIR-V, the terms of a sum, and what a drawing shows.
 OTHER = {
     ("grilly_py/grilly/runtime/pruned.py", "pieces"), ("grilly_py/grilly/models/tokenizer_classes.py", "pieces"),
-    ("grilly_py/grilly/runtime/linking.py", "HEADER"),
+    ("grilly_py/grilly/runtime/linking.py", "HEADER"), ("grilly_py/grilly/runtime/inlining.py", "HEADER"),
     ("grilly_py/grilly/runtime/spirv.py", "HEADER"), ("grilly_py/grilly/runtime/modules.py", "HEADER"),
     ("shaders/arrays/accumulate.comp", "Terms"), ("tools/docsite/drawings.py", "sees"),
 }  # fmt: skip

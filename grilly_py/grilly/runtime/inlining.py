@@ -8,7 +8,7 @@ from typing import NamedTuple
 from . import spirv as op
 
 _NONE = slice(0)
-_HEADER = 5  # words of OpFunction
+_FUNCTION_WORDS = 5  # of OpFunction
 _MATRICES = 6022  # CooperativeMatrixKHR
 _CAPABILITY = 17
 
@@ -71,7 +71,7 @@ def callee_of(words: Sequence[int]) -> Callee | None:
     places: list[int] = []
     made: list[int] = []
     entry = last = returned = 0
-    for opcode, at, end in instructions(words, _HEADER):
+    for opcode, at, end in instructions(words, _FUNCTION_WORDS):
         if returned:  # something follows a return
             if opcode != op.FUNCTION_END:
                 return None
@@ -144,7 +144,7 @@ class Inliner:
         result += words[copied:]
         self._mend(words, phis, ends, moved, result)
         if variables:
-            first = next(end for opcode, _, end in instructions(result, _HEADER) if opcode == op.LABEL)
+            first = next(end for opcode, _, end in instructions(result, _FUNCTION_WORDS) if opcode == op.LABEL)
             result[first:first] = variables
         return result
 

@@ -64,12 +64,13 @@ def flash_attention_varlen(
     if OPEN.tapes:
         _refuse_gradients(given, q, k, v, given.sinks)
         asked = {"causal": causal, "scale": scale, "kernel": kernel, "precision": "high" if high else "highest",
-                 **{name: getattr(as_they_are(given), name) for name in _OPTIONS}}  # fmt: skip
+                 **{name: getattr(as_they_are(given), name) for name in _WITH_GRADIENTS}}  # fmt: skip
+        functions = {name: getattr(given, name) for name in _OPTIONS - _WITH_GRADIENTS}
         starts = tuple(value if isinstance(value, Tensor) else np.array(value) for value in starts)  # as they are now
         q, k, v = cast(CALLS, (q, k, v), 3)
         found = as_one(
             flash_attention_varlen, ((*starts, *longest), asked), (q, k, v, given.sinks),
-            lambda: flash_attention_varlen(device, q, k, v, *starts, *longest, return_lse=True, **asked),
+            lambda: flash_attention_varlen(device, q, k, v, *starts, *longest, return_lse=True, **asked, **functions),
         )  # fmt: skip
         return tuple(found) if return_lse else found[0]
     static, live = None, ()
