@@ -75,7 +75,7 @@ def kernel(matmul, rows=8, cols=32, constants=(), orders=(False, False), **tile)
     """A kernel with tiles of ``rows`` by ``cols`` that has these specialization constants."""
     choice = SimpleNamespace(tile={"rows": rows, "cols": cols, **tile}, variant=SimpleNamespace(constants=constants))
     each = matmul.columns_per_output
-    return Kernel(choice, TileSchedule(rows, cols, 1, {}), orders, 4, matmul.depth, each)
+    return Kernel(choice, TileSchedule(rows, cols, 1, {}), orders, 4, (True, True), matmul.depth, each)
 
 
 def operations(planner):

@@ -50,7 +50,8 @@ def emit_matmul(planner: Planner, registry: Registry, matmul: Matmul) -> Tensor 
         operands = stage.operands
         if kernel.choice.tile.get("split"):
             operands, split_b = split_factors(planner, registry, stage)
-            kernel = kernel._replace(transposed=(False, False))  # whatever the order of what was split
+            # Whatever the order of what was split.
+            kernel = kernel._replace(transposed=(False, False), whole_eights=(True, True))
             if stage.split_b is None and stage.b.shape == matmul.b.shape:  # not some of its columns
                 made = split_b
         _emit_dispatches(planner, stage, kernel, operands)
