@@ -13,30 +13,13 @@ import pytest
 
 import grilly
 import grilly.functional as F
+from elementwise_functions import numbers, of_all, swish
 from hostcalls import counted
 
 STATM = Path("/proc/self/statm")
 RNG = np.random.default_rng(11)
 DTYPES = ("float32", "float16", "int64", "int32", "int8", "uint8", "bool")
 SCALE = None  # what functions here find outside
-
-
-def numbers(shape, dtype="float32"):
-    """Random elements of a dtype."""
-    if np.dtype(dtype).kind == "f":
-        return (RNG.standard_normal(shape) * 2).astype(dtype)
-    return RNG.integers(0, 2 if dtype == "bool" else 5, shape).astype(dtype)
-
-
-@grilly.elementwise
-def swish(x, beta):
-    """x times its sigmoid."""
-    return x / (1 + grilly.exp(-beta * x))
-
-
-@grilly.elementwise
-def of_all(a, b):
-    return grilly.where(a > b, a - b, a * 2 + b)
 
 
 # -- elementwise

@@ -10,6 +10,7 @@ import pytest
 
 import grilly
 import grilly.functional as F
+from score_mods import alibi, causal, documents, relative, soft_cap, window
 
 KERNELS = [None, "flash-attention2", "flash-attention-llvmpipe"]
 ROUNDING = {"float32": 4e-6, "float16": 4e-3, "bfloat16": 3e-2}
@@ -51,30 +52,6 @@ def exact(q, k, v, score_mod=None, mask_mod=None, scale=None, hidden=None, after
 
 
 # Each is made of a namespace (grilly or NumPy) and of arrays: a score function and a mask function, or None.
-def causal(xp, **_):
-    return None, lambda b, h, q, k: q >= k
-
-
-def window(xp, **_):
-    return None, lambda b, h, q, k: (q >= k) & (q - k < 9)
-
-
-def alibi(xp, rate, **_):
-    return lambda s, b, h, q, k: s - rate[h] * abs(q - k), None
-
-
-def documents(xp, documents, **_):
-    return None, lambda b, h, q, k: (documents[b, q] == documents[b, k]) & (k <= q)
-
-
-def soft_cap(xp, **_):
-    return lambda s, b, h, q, k: 3 * xp.tanh(s / 3), None
-
-
-def relative(xp, table, **_):
-    return lambda s, b, h, q, k: s + table[h, xp.clip(q - k, -64, 64) + 64], None
-
-
 def hides_by_scores(xp, **_):
     return lambda s, b, h, q, k: xp.where((q < k) | (s < -0.5), -math.inf, s), None
 

@@ -63,6 +63,12 @@ def instructions(words: Sequence[int], start: int = 0) -> Iterator[tuple[int, in
         at = after
 
 
+def identifiers(opcode: int, length: int) -> list[int]:
+    """The words of an instruction in a function that are identifiers."""
+    skipped = range(*op.LITERALS.get(opcode, _NONE).indices(length))
+    return [place for place in range(1, length) if place not in skipped]
+
+
 def callee_of(words: Sequence[int]) -> Callee | None:
     """A function as one that may stand in place of its calls; None where it may not."""
     parameters: list[int] = []
@@ -94,8 +100,7 @@ def callee_of(words: Sequence[int]) -> Callee | None:
                 made.append(last)
             elif opcode not in op.NO_RESULT:
                 made.append(words[at + 2])
-            skipped = range(*op.LITERALS.get(opcode, _NONE).indices(end - at))
-            places += [len(code) + place for place in range(1, end - at) if place not in skipped]
+            places += [len(code) + place for place in identifiers(opcode, end - at)]
             code += words[at:end]
     if not returned:
         return None
@@ -238,4 +243,4 @@ def inlined(
     return {**rest, **result}
 
 
-__all__ = ["Callee", "Inliner", "callee_of", "functions_of", "has_matrices", "inlined", "instructions"]
+__all__ = ["Callee", "Inliner", "callee_of", "functions_of", "has_matrices", "identifiers", "inlined", "instructions"]

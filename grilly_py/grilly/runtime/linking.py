@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from . import spirv as op
-from .inlining import functions_of, has_matrices, inlined, instructions
+from .inlining import functions_of, has_matrices, identifiers, inlined, instructions
 
 _BOUND = 3  # the header's word past all identifiers
 _IMPORT, _STRUCTURE, _TYPE_FUNCTION, _CONSTANT = 11, 30, 33, 43
@@ -28,7 +28,6 @@ _GLOBALS = {
 }  # fmt: skip
 _TYPES_BEGIN = 19  # the first opcode of types; of what stands before types only decorations have higher ones
 _ANNOTATIONS = frozenset((71, 72, 73, 74, 75, 332, 5632, 5633))
-_NONE = slice(0)
 
 Words = tuple[int, ...]
 
@@ -81,13 +80,10 @@ class _Module:
         found = self._functions.get(number)
         if found is None:
             at, end = self.places[number]
-            words, identifiers, start = self.words[at:end], [], 0
-            while start < len(words):
-                length, literals = words[start] >> 16, op.LITERALS.get(words[start] & 0xFFFF, _NONE)
-                skipped = range(*literals.indices(length))
-                identifiers += [start + place for place in range(1, length) if place not in skipped]
-                start += length
-            found = self._functions[number] = words, identifiers
+            words, places = self.words[at:end], list[int]()
+            for opcode, start, after in instructions(words):
+                places += [start + place for place in identifiers(opcode, after - start)]
+            found = self._functions[number] = words, places
         return found
 
     def _declared(self, opcode: int, instruction: Words, at: int) -> None:

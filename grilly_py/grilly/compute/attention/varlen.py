@@ -63,8 +63,9 @@ def flash_attention_varlen(
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
     if OPEN.tapes:
         _refuse_gradients(given, q, k, v, given.sinks)
+        kept = as_they_are(given)
         asked = {"causal": causal, "scale": scale, "kernel": kernel, "precision": "high" if high else "highest",
-                 **{name: getattr(as_they_are(given), name) for name in _WITH_GRADIENTS}}  # fmt: skip
+                 **{name: getattr(kept, name) for name in _WITH_GRADIENTS}}  # fmt: skip
         functions = {name: getattr(given, name) for name in _OPTIONS - _WITH_GRADIENTS}
         starts = tuple(value if isinstance(value, Tensor) else np.array(value) for value in starts)  # as they are now
         q, k, v = cast(CALLS, (q, k, v), 3)

@@ -76,7 +76,7 @@ def parts(
 
 
 def _half(extent: int) -> int:
-    """About half; of many whole tiles of kernels."""
+    """About half of an extent; a multiple of TILE where the extent is more than two of them."""
     half = -(-extent // 2)
     return -(-half // TILE) * TILE if extent > 2 * TILE else half
 
