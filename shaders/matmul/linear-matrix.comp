@@ -13,8 +13,7 @@
 // A workgroup owns BM x BN of y, a subgroup WM x WN of it as float32 fragments of MATRIX_M x MATRIX_N. Panels of BK of
 //     the depth pass through shared memory, as rows of 16-byte vectors with one more at the end, so that the rows of a
 //     fragment begin in different banks. The next panel is loaded into registers while this one is used.
-//     BUFFERS = 2 keeps two panels, and needs one barrier a panel in place of two. AHEAD: fragments are loaded a step of the
-//     depth before they are multiplied. BIAS_FIRST: what belongs to columns is fetched before the first panel.
+//     BIAS_FIRST: what belongs to columns is fetched before the first panel.
 // TRANSPOSED_A, TRANSPOSED_B: x is (B, H, K, M), W (K, N), so a panel has rows of the depth, and the fragments are read across them.
 // DTYPE_float32: x and W are not the arrays but what linear-split.comp made of them (its head has the layout), a row of
 //     high and low 16-bit parts and an exponent. high high + high low + low high is summed over a panel by the matrix
@@ -113,13 +112,12 @@ layout(set = 0, binding = 4, std430) readonly buffer Residual { f16vec4 residual
 
 // After the last panel it holds the results that leave.
 const int LEAVING = SUBGROUPS_M * SUBGROUPS_N * LEAVE_STRIDE;  // a row of each subgroup
-const int PANELS = BUFFERS * PANEL;
-const int LEAVE_HALF = WM % (2 * MATRIX_M) == 0 && WM / 2 * LEAVING <= PANELS ? WM / 2 : MATRIX_M;
-const int LEAVE_ROWS = WM * LEAVING <= PANELS ? WM : LEAVE_HALF;
+const int LEAVE_HALF = WM % (2 * MATRIX_M) == 0 && WM / 2 * LEAVING <= PANEL ? WM / 2 : MATRIX_M;
+const int LEAVE_ROWS = WM * LEAVING <= PANEL ? WM : LEAVE_HALF;
 // Rows that a subgroup takes up at a time, and in one piece of code: a long piece, run once, comes slower than it is done.
 const int LEAVE_STEP = SUBGROUP / (LEAVE / 4);
 const int MADE_ROWS = min(4 * LEAVE_STEP, LEAVE_ROWS);
-shared uvec4 panels[PANELS > LEAVE_ROWS * LEAVING ? PANELS : LEAVE_ROWS * LEAVING];
+shared uvec4 panels[PANEL > LEAVE_ROWS * LEAVING ? PANEL : LEAVE_ROWS * LEAVING];
 
 #define FRAGMENT_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
 #define FRAGMENT_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
@@ -162,7 +160,9 @@ void main() {
     const uint b_first = (pc.b_offset + batch * pc.b_batch + (head / pc.group) * pc.b_head) / ELEMENTS;
 
     const int thread = int(gl_LocalInvocationIndex);
-    const int load_row = thread / VECTORS;
+    // Eight invocations write 128 bytes at once. Rows of four vectors lie five apart, so that of two such rows no two vectors
+    // are in one bank where the rows are four apart.
+    const int load_row = VECTORS == 4 ? thread / 32 * 8 + thread / 8 % 4 + thread / 4 % 2 * 4 : thread / VECTORS;
     const int load_vector = thread % VECTORS;
 #ifdef SPLIT
     // In memory high and low vectors alternate; in a panel all high ones of a row come first.
@@ -243,20 +243,26 @@ void main() {
     } \
 }
 #else
+    // A whole panel asks for none of its vectors.
 #define FETCH(first) { \
-    [[unroll]] for (int l = 0; l < LOADS_A; l++) \
-        next_a[l] = INSIDE(TRANSPOSED_A, l, BM, first) ? a_data[a_at[l] + (first) * a_along] : uvec4(0u); \
-    [[unroll]] for (int l = 0; l < LOADS_B; l++) \
-        next_b[l] = INSIDE(TRANSPOSED_B, l, BN, first) ? b_data[b_at[l] + (first) * b_along] : uvec4(0u); \
+    if ((first) + uint(VECTORS) <= row_vectors) { \
+        [[unroll]] for (int l = 0; l < LOADS_A; l++) next_a[l] = a_data[a_at[l] + (first) * a_along]; \
+        [[unroll]] for (int l = 0; l < LOADS_B; l++) next_b[l] = b_data[b_at[l] + (first) * b_along]; \
+    } else { \
+        [[unroll]] for (int l = 0; l < LOADS_A; l++) \
+            next_a[l] = INSIDE(TRANSPOSED_A, l, BM, first) ? a_data[a_at[l] + (first) * a_along] : uvec4(0u); \
+        [[unroll]] for (int l = 0; l < LOADS_B; l++) \
+            next_b[l] = INSIDE(TRANSPOSED_B, l, BN, first) ? b_data[b_at[l] + (first) * b_along] : uvec4(0u); \
+    } \
 }
 #endif
 #define STORED_AT(TRANSPOSED, l, WIDE, TRANSPOSED_STRIDE) \
     (TRANSPOSED != 0 ? TRANSPOSED_ROW(l, WIDE) * TRANSPOSED_STRIDE + TRANSPOSED_VECTOR(l, WIDE) : store_at + (l) * ROWS_AT_ONCE * STRIDE)
-#define STORE(buffer_first) { \
+#define STORE { \
     [[unroll]] for (int l = 0; l < LOADS_A; l++) \
-        panels[(buffer_first) + STORED_AT(TRANSPOSED_A, l, BM, TRANSPOSED_STRIDE_A)] = next_a[l]; \
+        panels[STORED_AT(TRANSPOSED_A, l, BM, TRANSPOSED_STRIDE_A)] = next_a[l]; \
     [[unroll]] for (int l = 0; l < LOADS_B; l++) \
-        panels[(buffer_first) + PANEL_B + STORED_AT(TRANSPOSED_B, l, BN, TRANSPOSED_STRIDE_B)] = next_b[l]; \
+        panels[PANEL_B + STORED_AT(TRANSPOSED_B, l, BN, TRANSPOSED_STRIDE_B)] = next_b[l]; \
 }
 
     const int own_row = int(gl_SubgroupID) % SUBGROUPS_M * WM;
@@ -268,31 +274,31 @@ void main() {
 
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
-#define LOAD(fragment, TRANSPOSED, at, k, TRANSPOSED_STRIDE, LAYOUT, TRANSPOSED_LAYOUT, from) \
+#define LOAD(fragment, TRANSPOSED, first, at, k, TRANSPOSED_STRIDE, LAYOUT, TRANSPOSED_LAYOUT) \
     if (TRANSPOSED != 0) { \
-        coopMatLoad(fragment, panels, (from) + (k) * TRANSPOSED_STRIDE + (at) / 8, TRANSPOSED_STRIDE, TRANSPOSED_LAYOUT); \
+        coopMatLoad(fragment, panels, (first) + (k) * TRANSPOSED_STRIDE + (at) / 8, TRANSPOSED_STRIDE, TRANSPOSED_LAYOUT); \
     } else { \
-        coopMatLoad(fragment, panels, (from) + (at) * STRIDE + (k) / 8, STRIDE, LAYOUT); \
+        coopMatLoad(fragment, panels, (first) + (at) * STRIDE + (k) / 8, STRIDE, LAYOUT); \
     }
-#define LOAD_A(fragment, from, i, k) \
-    LOAD(fragment, TRANSPOSED_A, own_row + (i) * MATRIX_M, k, TRANSPOSED_STRIDE_A, ROW_MAJOR, COLUMN_MAJOR, from)
-#define LOAD_B(fragment, from, j, k) \
-    LOAD(fragment, TRANSPOSED_B, own_col + (j) * MATRIX_N, k, TRANSPOSED_STRIDE_B, COLUMN_MAJOR, ROW_MAJOR, (from) + PANEL_B)
+#define LOAD_A(fragment, i, k) \
+    LOAD(fragment, TRANSPOSED_A, 0, own_row + (i) * MATRIX_M, k, TRANSPOSED_STRIDE_A, ROW_MAJOR, COLUMN_MAJOR)
+#define LOAD_B(fragment, j, k) \
+    LOAD(fragment, TRANSPOSED_B, PANEL_B, own_col + (j) * MATRIX_N, k, TRANSPOSED_STRIDE_B, COLUMN_MAJOR, ROW_MAJOR)
 #ifdef SPLIT
     // a[i][k][0] is high, a[i][k][1] low.
-#define MULTIPLY(from) { \
+#define MULTIPLY { \
     FRAGMENT_A a[FRAGMENTS_M][BK / MATRIX_K][2]; \
     [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) { \
         [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
-            LOAD_A(a[i][k][0], from, i, k * MATRIX_K) \
-            LOAD_A(a[i][k][1], from, i, k * MATRIX_K + BK) \
+            LOAD_A(a[i][k][0], i, k * MATRIX_K) \
+            LOAD_A(a[i][k][1], i, k * MATRIX_K + BK) \
         } \
     } \
     [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
         FRAGMENT_B b[BK / MATRIX_K][2]; \
         [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
-            LOAD_B(b[k][0], from, j, k * MATRIX_K) \
-            LOAD_B(b[k][1], from, j, k * MATRIX_K + BK) \
+            LOAD_B(b[k][0], j, k * MATRIX_K) \
+            LOAD_B(b[k][1], j, k * MATRIX_K + BK) \
         } \
         [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) { \
             FRAGMENT_C part = FRAGMENT_C(0.0); \
@@ -306,35 +312,17 @@ void main() {
     } \
 }
 #else
-#ifdef AHEAD
-#define MULTIPLY(from) { \
-    FRAGMENT_A a[2][FRAGMENTS_M]; \
-    FRAGMENT_B b[2][FRAGMENTS_N]; \
-    [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[0][i], from, i, 0) \
-    [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[0][j], from, j, 0) \
-    [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
-        if (k + 1 < BK / MATRIX_K) { \
-            [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[(k + 1) % 2][i], from, i, (k + 1) * MATRIX_K) \
-            [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[(k + 1) % 2][j], from, j, (k + 1) * MATRIX_K) \
-        } \
-        [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
-            [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) sum[i][j] = coopMatMulAdd(a[k % 2][i], b[k % 2][j], sum[i][j]); \
-        } \
-    } \
-}
-#else
-#define MULTIPLY(from) { \
+#define MULTIPLY { \
     [[unroll]] for (int k = 0; k < BK; k += MATRIX_K) { \
         FRAGMENT_A a[FRAGMENTS_M]; \
-        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[i], from, i, k) \
+        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[i], i, k) \
         [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
             FRAGMENT_B b; \
-            LOAD_B(b, from, j, k) \
+            LOAD_B(b, j, k) \
             [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) sum[i][j] = coopMatMulAdd(a[i], b, sum[i][j]); \
         } \
     } \
 }
-#endif
 #endif
 
 #ifdef SPLIT
@@ -369,27 +357,16 @@ void main() {
 #endif
 
     FETCH(own_first)
-#if BUFFERS == 2
-    STORE(0)
+    STORE
     barrier();
-    int now = 0;
+    // What is fetched is stored in the same turn: kept for the next, each register would be copied.
     for (uint first = own_first; first < row_vectors; first += uint(VECTORS)) {
-        // Past the end this loads nothing.
         FETCH(first + uint(VECTORS))
-        MULTIPLY(now)
-        now = PANEL - now;
-        STORE(now)
+        MULTIPLY
+        barrier();
+        STORE
         barrier();
     }
-#else
-    for (uint first = own_first; first < row_vectors; first += uint(VECTORS)) {
-        STORE(0)
-        FETCH(first + uint(VECTORS))
-        barrier();
-        MULTIPLY(0)
-        barrier();
-    }
-#endif
 
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
     const uint residual_first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;

@@ -487,10 +487,10 @@ def test_norms_of_intel(intel):
 
 @pytest.mark.parametrize(
     "rows, cols, depth, expected",
-    [(4096, 768, 768, "half-m128n192"), (4096, 768, 3072, "half-m128n192"), (2048, 2048, 2048, "half16-m128k64"),
-     (4096, 2304, 768, "half16-m128k64"), (12608, 3072, 768, "half16-m128k64"), (4096, 4096, 4096, "half16-m128k64"),
-     (4096, 11008, 4096, "half-m128n192"), (2048, 28672, 4096, "half-m128n192"), (8192, 8192, 8192, "half-m128n192"),
-     (8192, 8192, 8184, "half16-m128k64"), (2048, 4096, 14336, "half16-m128k64")],
+    [(4096, 768, 768, "m128n96"), (4096, 768, 3072, "half-m128n192"), (2048, 2048, 2048, "half16-m128"),
+     (4096, 2304, 768, "m128n96"), (12608, 3072, 768, "half16-m128"), (4096, 4096, 4096, "half16-m128"),
+     (2048, 28672, 4096, "half-m128n192"), (8192, 8192, 8192, "half-m128n192"), (8192, 8192, 8184, "half16-m128"),
+     (2048, 4096, 14336, "half16-m128")],
 )  # fmt: skip
 def test_products_take_the_tiles_that_an_h200_ends_with_first(rows, cols, depth, expected):
     """As measured: docs/benchmarks/h200-linear.md."""

@@ -10,6 +10,8 @@ from ..device.device import DeviceFacts
 
 #: Bytes that an invocation loads at a time, where a data file's ``bytes`` says nothing else.
 _WORD = 16
+#: The time of a workgroup that has a multiprocessor for itself, to that of two.
+_ALONE = 0.75
 
 
 class TileSchedule(NamedTuple):
@@ -52,16 +54,40 @@ def choose(
     return min(able, key=effort, default=first)
 
 
-def _waves(choice: Choice, facts: DeviceFacts, rows: int, cols: int) -> int:
-    """How many tiles the busiest multiprocessor takes."""
-    return -(-(-(-rows // choice.tile["rows"]) * -(-cols // choice.tile["cols"])) // facts.units)
+def _blocks(choice: Choice, rows: int, cols: int) -> int:
+    return -(-rows // choice.tile["rows"]) * -(-cols // choice.tile["cols"])
+
+
+def _waves(choice: Choice, facts: DeviceFacts, rows: int, cols: int, splits: int = 1) -> float:
+    """How many tiles the busiest multiprocessor takes, where each has ``resident`` of them at a time."""
+    resident = choice.tile.get("resident", 1)
+    whole, rest = divmod(_blocks(choice, rows, cols) * splits, resident * facts.units)
+    last = max(-(-rest // facts.units) / resident, _ALONE) if rest else 0
+    return resident * (whole + last)
 
 
 def _effort(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> float:
+    return _effort_of(choice, facts, rows, cols, depth, _splits(choice, facts, rows, cols, depth))
+
+
+def _effort_of(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, splits: int) -> float:
+    """The time of a product, where so many workgroups share the depth of a tile."""
     tile = choice.tile
-    return (
-        _waves(choice, facts, rows, cols) * tile["rows"] * tile["cols"] * (depth + tile["start"]) / tile["throughput"]
-    )
+    share = -(-depth // splits) + tile["start"] + (tile.get("join", 0) if splits > 1 else 0)
+    return _waves(choice, facts, rows, cols, splits) * tile["rows"] * tile["cols"] * share / tile["throughput"]
+
+
+def _splits(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> int:
+    """How many workgroups share the depth of a tile."""
+    tile = choice.tile
+    if "join" in tile:
+        most = max(min(tile["splits"], depth // tile["least"]), 1)
+        return min(range(1, most + 1), key=lambda n: _effort_of(choice, facts, rows, cols, depth, n))
+    splits, wanted = 1, tile.get("fill", 0) * facts.units
+    blocks = _blocks(choice, rows, cols)
+    while 2 * splits * blocks <= wanted and depth >= 2 * splits * tile["least"] and splits < tile["splits"]:
+        splits *= 2
+    return 1 if depth - depth / splits < tile.get("combine", 0) else splits
 
 
 def _effort_of_rest(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> float:
@@ -80,7 +106,7 @@ def columns_first(choice: Choice, facts: DeviceFacts, rows: int, cols: int, dept
     tile = choice.tile
     if "rest" not in tile:
         return cols
-    waves = _waves(choice, facts, rows, cols)
+    waves = -(-_blocks(choice, rows, cols) // facts.units)
     fewer = (waves - 1) * facts.units // -(-rows // tile["rows"]) * tile["cols"]
     if not 0 < fewer < cols:
         return cols
@@ -110,14 +136,8 @@ def tile_schedule(
 
 def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> TileSchedule:
     """Tiles of fixed size; where they are too few for the device, several workgroups share a tile's depth."""
-    tile = choice.tile
-    blocks = -(-rows // tile["rows"]) * -(-cols // tile["cols"])
-    splits, wanted = 1, tile.get("fill", 0) * facts.units
-    while 2 * splits * blocks <= wanted and depth >= 2 * splits * tile["least"] and splits < tile["splits"]:
-        splits *= 2
-    if depth - depth / splits < tile.get("combine", 0):
-        splits = 1
-    return TileSchedule(tile["rows"], tile["cols"], splits, {"SPLITS": splits})
+    splits = _splits(choice, facts, rows, cols, depth)
+    return TileSchedule(choice.tile["rows"], choice.tile["cols"], splits, {"SPLITS": splits})
 
 
 def _few_transposed(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> TileSchedule:
