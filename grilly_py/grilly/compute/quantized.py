@@ -1,11 +1,11 @@
 """Quantized tensors on a device, their numbers as floats, and rows of them by ids.
 
-The kernel is shaders/elementwise/dequantize.comp; products are in matmul/quantized.py.
+The kernels are shaders/elementwise/pack-blocks.comp and dequantize.comp; products are in matmul/quantized.py.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..quantization import TYPES, QuantizedTensor
 from ..quantization.groups import GroupedTensor
-from ..quantization.packing import PACKINGS, GroupPacking, PackedRows, packing_of
+from ..quantization.packing import PACKINGS, UNIT, packing_of
 from ..registry import Registry, Request
 from ..registry.shared import names_of
 from .arrays.map import in_order
@@ -26,11 +26,11 @@ from .device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from .device.plan import At, Layout, Plan, Planner, fits_binding, strided
 from .device.tensor import Tensor
 
-_SCALES, _TABLES = names_of("scales"), names_of("tables")
+_SCALES, _TABLES, _STORED = names_of("scales"), names_of("tables"), names_of("stored")
 #: Elements that an invocation of the kernel makes.
 _EACH = 8
-#: Numbers that are brought into the order of kernels at a time.
-_AT_ONCE = 2**22
+#: Bytes of blocks that are sent at a time.
+_AT_ONCE = 2**26
 
 
 class Rows(NamedTuple):
@@ -178,12 +178,7 @@ def check_quantized(name: str, tensor: QuantizedTensor) -> None:
 
 def packed_nbytes(type: str, shape: Sequence[int]) -> int:
     """Bytes of a tensor on a device: at most 12 % more than those of its blocks, but for a row's last word."""
-    own, count = packing_of(type), int(np.prod(shape[:-1], dtype=np.int64))
-    if isinstance(own, GroupPacking):
-        return own.nbytes(count, shape[-1])
-    blocks = np.zeros(shape[-1] // TYPES[type].block, TYPES[type].layout)
-    row = sum(array.nbytes for array in PACKINGS[type].packed(blocks, 1) if array is not None)
-    return row * count
+    return 4 * sum(packing_of(type).words(shape[-1])) * math.prod(shape[:-1])
 
 
 def placed(device: Device, *tensors: QuantizedTensor, shape: tuple[int, ...] | None = None) -> DeviceQuantizedTensor:
@@ -214,19 +209,59 @@ def placed(device: Device, *tensors: QuantizedTensor, shape: tuple[int, ...] | N
 
 def _sent(device: Device, tensors: Sequence[QuantizedTensor]) -> Rows:
     """The rows of tensors of one type, one after the other on the device."""
-    count = sum(tensor.size for tensor in tensors) // tensors[0].shape[-1]
-    arrays: list[Tensor | None] = [None, None, None]
-    first = 0
-    for parts in itertools.chain.from_iterable(map(_packed, tensors)):
-        for number, part in enumerate(parts):
-            if part is None:
-                continue
-            if arrays[number] is None:
-                arrays[number] = device.empty((count, part.shape[1]), np.uint32)
-            device.fill(arrays[number][first : first + len(part)], np.ascontiguousarray(part))
-        first += len(parts.low)
-    low, high, scales = arrays
-    return Rows(tensors[0].type, low, high, scales)
+    type, depth = tensors[0].type, tensors[0].shape[-1]
+    count, grouped = sum(tensor.size for tensor in tensors) // depth, isinstance(tensors[0], GroupedTensor)
+    own = packing_of(type)
+    words = own.words(depth)
+    low, high, scales = (device.empty((count, each), np.uint32) if each else None for each in words)
+    rows, first = Rows(type, low, high, scales), 0
+    for tensor in tensors:
+        part = rows.cut(first, first + tensor.size // depth)
+        if grouped:
+            for array, given in zip(part.arrays, tensor.packed(), strict=True):
+                if given is not None:
+                    device.fill(array, np.ascontiguousarray(given))
+        else:
+            _pack(device, part, tensor.data.reshape(part.count, -1))
+        first += part.count
+    return rows
+
+
+def _pack(device: Device, rows: Rows, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    """Blocks, uint8 ``(N, bytes)``, into rows of the device, some at a time."""
+    most = min(_AT_ONCE, device.facts.storage_range)
+    step = max(most // data.shape[1], 1)
+    step -= step % 2 if step > 1 else 0  # all but the last bytes are whole words
+    for start, fitting in rows.fitting(device.facts):
+        for first in range(0, fitting.count, step):
+            some = np.ascontiguousarray(data[start + first : start + min(first + step, fitting.count)])
+            sent = device.tensor(np.pad(some.reshape(-1), (0, -some.size % 4)).view(np.uint32))
+            target = fitting.cut(first, first + len(some))
+            run(device, _plan_packing, (rows.type, some.shape[1]), [sent, *target.arrays])
+            device.runtime.flush()
+
+
+def _plan_packing(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatch that packs blocks. ``given``: the type and a row's bytes. Layouts: of blocks, of rows."""
+    type, row_bytes = given
+    planner = Planner(facts, layouts)
+    blocks, *arrays = planner.inputs
+    rows, own, stored = Rows(type, *arrays), PACKINGS[type], TYPES[type]
+    units = row_bytes // stored.nbytes * stored.block // UNIT
+    at = {name: place for name, (_, place, *_) in (stored.layout.fields or {}).items()}
+    choice = registry.resolve(Request("pack-blocks", "float32"))
+    names = ("LOW", "HIGH", "OFFSET", "SCALES")
+    constants = {
+        "BLOCK": stored.block, "BYTES": stored.nbytes, "LOW_AT": at["q"], "LOW_RUN": own.low_run,
+        "HIGH_AT": at.get("high", 0), "HIGH_RUN": own.high_run, "SCALE_AT": at.get("d", 0),
+        "MINIMUM_AT": at.get("m", at.get("dmin", 0)), "STORED": _STORED[f"stored_{own.stored}"],
+        "PARTS_AT": at.get(own.parts, 0), **{name: rows.constants[name] for name in names},
+    }  # fmt: skip
+    push = {"rows": rows.count, "units": units, "blocks_offset": At(blocks), "row_bytes": row_bytes, **rows.push(1)}
+    bound = {"blocks": blocks, "low": rows.low, "high": rows.high, "scales": rows.scales}
+    count = rows.count * -(-units // 2)
+    planner.dispatch(choice, constants, bound, push, choice.workgroups(count))
+    return planner.plan()
 
 
 def _columns(tensors: Sequence[QuantizedTensor]) -> np.ndarray[Any, np.dtype[np.int32]] | None:
@@ -234,18 +269,6 @@ def _columns(tensors: Sequence[QuantizedTensor]) -> np.ndarray[Any, np.dtype[np.
     orders = [tensor.columns if isinstance(tensor, GroupedTensor) else None for tensor in tensors]
     assert all(np.array_equal(order, orders[0]) for order in orders)
     return orders[0]
-
-
-def _packed(tensor: QuantizedTensor) -> Iterator[PackedRows]:
-    """A tensor's rows in the order of kernels, some at a time."""
-    if isinstance(tensor, GroupedTensor):
-        yield tensor.packed()
-        return
-    found, data = TYPES[tensor.type], tensor.data.reshape(-1, tensor.data.shape[-1])
-    step = max(_AT_ONCE // tensor.shape[-1], 1)
-    for start in range(0, len(data), step):
-        some = np.ascontiguousarray(data[start : start + step])
-        yield PACKINGS[tensor.type].packed(some.view(found.layout).reshape(-1), len(some))
 
 
 def _alike(tensors: Sequence[QuantizedTensor]) -> list[list[QuantizedTensor]]:

@@ -124,7 +124,7 @@ class GroupedTensor(QuantizedTensor):
     @property
     def nbytes(self) -> int:
         """Bytes that a device needs; of types that kernels do not read those of float32."""
-        return grouped(self.type).nbytes(*self.shape) if self.type else 4 * self.size
+        return 4 * self.shape[0] * sum(grouped(self.type).words(self.shape[1])) if self.type else 4 * self.size
 
     def dequantize(self, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """The numbers, an array of the same shape, computed in float32."""

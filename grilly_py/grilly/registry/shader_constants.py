@@ -207,6 +207,15 @@ CONSTANTS: dict[str, dict[str, int | float]] = {
         "INT32_PLACES": 1,
         "INT64_PLACES": 2,
     },
+    "stored": {
+        "STORED_NONE": 0,
+        "STORED_BYTES": 1,
+        "STORED_SIXES": 2,
+        "STORED_THREES": 3,
+        "STORED_NON_LINEAR": 4,
+        "STORED_EXPONENT": 5,
+        "STORED_FLOATS": 6,
+    },
     "tables": {
         "TABLE_NONE": 0,
         "TABLE_NON_LINEAR": 1,
