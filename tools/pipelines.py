@@ -272,7 +272,7 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
     Flat ones, with two that are one element; strided ones; and longs, of which some lie in runs.
     """
     names = "ABCDEFGH"
-    own = {"RESULTS": map_several.RESULTS, "SECOND": 0b10101010, "AXES": 4}
+    own = {"RESULTS": map_several.RESULTS, "SECOND": 0b10101010, "AXES": 4, "REPEATS": 1}
 
     def asked(dtype: np.dtype, forms: list[int], *operations: tuple[str, int]) -> tuple[dict[str, int], Filling]:
         arrays = [element(number) for number in range(len(names))]
@@ -302,7 +302,7 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
                ((weight, FLOAT32), (mean, FLOAT32), (square, FLOAT32), (weight, FLOAT16))]  # fmt: skip
     forms = {f"FORM_{name}": _FLAT if number < 4 else _ALONE for number, name in enumerate(names)}
     bits = dict.fromkeys((f"BITS_{name}" for name in names + "WXYZ"), 32) | {"BITS_B": 16, "BITS_Z": 16}
-    yield "adamw", own | forms | bits, Filling(registry, Hole("values", Expression(*outputs), len(names)))
+    yield "adamw", own | forms | bits | {"REPEATS": 2}, Filling(registry, Hole("values", Expression(*outputs), len(names)))
 
 
 def _norms(variant: Variant) -> list[dict[str, int]]:
