@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,9 @@ import pytest
 import grilly
 from graphs import default
 from grilly import nn, optim
+from grilly.compute.device.caches import Caches
 from grilly.errors import OutOfDeviceMemoryError
+from grilly.registry import Registry
 from toolbox import TOOLS, tool
 
 SHAPES = {"a": (7, 13), "b": (5,), "c": (33,), "d": (7, 13), "e": ()}
@@ -196,3 +200,44 @@ def test_what_is_recorded_together_is_not_recorded_in_part(backend):
         for _ in range(150):
             double.into([x], x)
     assert x.numpy().tolist() == [154.0] * 8 and len(profile.timings) == 150
+
+
+@grilly.elementwise
+def mixed(x, small, half, wide, whole, one):
+    """Results of 32, 16, 8 and 64 bits."""
+    total = x * one + half.astype("float32") + small.astype("float32")
+    return total, total.astype("float16"), (small + whole.astype("int8")).astype("int8"), wide + small.astype("int64")
+
+
+#: Elements of a workgroup of map-several's runs, with one and two of them; a bit fewer and more; and primes.
+SIZES = [1, 3, 5, 509, 511, 512, 513, 517, 1021, 1023, 1024, 1025, 1536, 1543, 2050]
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("size", SIZES)
+def test_runs_of_several_results(monkeypatch, vulkan_backend, size, repeats):
+    """The kernel for GPUs, on any device: the last workgroup, each width of elements, results in place of operands."""
+    backend, manifest = vulkan_backend, copy.copy(vulkan_backend.registry.manifest)
+    (variant,) = (v for v in manifest.by_operation["map-several"] if not v.requires)
+    variant = dataclasses.replace(variant, tile={**variant.tile, "repeats": repeats})
+    manifest.by_operation = manifest.by_operation | {"map-several": (variant,)}
+    registry = Registry(backend.device, backend.runtime.features, manifest)
+    monkeypatch.setattr(backend.opened, "registry", registry)
+    monkeypatch.setattr(backend.opened, "caches", Caches())
+    random = np.random.default_rng(size)
+    x, half = (random.standard_normal(size).astype(dtype) for dtype in (np.float32, np.float16))
+    small, whole = (random.integers(-60, 60, size).astype(dtype) for dtype in (np.int8, np.int32))
+    wide, one = random.integers(-(2**40), 2**40, size), np.float32([1.5])
+    room = backend.tensor(np.full(size + 9, 7, np.float32))
+    room[:size] = x
+    given = [room[:size], *(backend.tensor(array) for array in (small, half, wide, whole, one))]
+    total = x * np.float32(1.5) + half.astype(np.float32) + small.astype(np.float32)
+    wanted = total, total.astype(np.float16), small + whole.astype(np.int8), wide + small
+    with backend.profile() as profile:
+        made = mixed(*given)
+    assert [timing.label for timing in profile.timings] == ["map-several.runs.float32"]
+    for found, want in zip(made, wanted, strict=True):
+        np.testing.assert_array_equal(found.numpy(), want)
+    mixed.into([given[0], None, None, given[3]], *given)
+    np.testing.assert_array_equal(room.numpy(), np.concatenate([total, np.full(9, 7, np.float32)]))
+    np.testing.assert_array_equal(given[3].numpy(), wanted[3])
