@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import array_api as xp
 from ..compute import Compute, Tensor
-from ..compute.arrays.assign import assign
+from ..compute.arrays.join import join
 
 #: Every array begins at a multiple of so many elements, as kernels read the longest runs from there.
 ALIGN = 16
@@ -179,12 +179,13 @@ class Layout:
     def fill(self, flat: Tensor, arrays: Mapping[str, Any], names: Iterable[str]) -> None:
         """Copy some of the arrays to their places in a flat one."""
         own = {place.name: place for place in self.places}
+        places, tensors = [], []
         for name in names:
-            if own[name].size:
-                array = arrays[name]
-                array = array if isinstance(array, Tensor) else flat.backend.tensor(np.asarray(array))
-                array = array if array.dtype == flat.dtype else xp.astype(array, flat.dtype)
-                assign(flat.backend.opened, self.view(flat, own[name]), array)
+            array = arrays[name]
+            array = array if isinstance(array, Tensor) else flat.backend.tensor(np.asarray(array))
+            tensors.append(array if array.dtype == flat.dtype else xp.astype(array, flat.dtype))
+            places.append(own[name].start)
+        join(flat.backend.opened, flat, places, tensors)
         flat.backend.runtime.flush()
 
 
