@@ -250,8 +250,8 @@ class Optimizer:
         if self._measures:
             squares = None
             for bucket, gradient in zip(self._buckets, gradients, strict=True):
-                for begin, end in bucket.layout.runs():
-                    square = square_of(gradient[begin:end])
+                for part in bucket.layout.filled(gradient):
+                    square = square_of(part)
                     squares = square if squares is None else squares + square
             assert squares is not None
             arguments.append(squares.reshape(1))
