@@ -272,7 +272,7 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
     Flat ones, with two that are one element; strided ones; and longs, of which some lie in runs.
     """
     names = "ABCDEFGH"
-    own = {"RESULTS": map_several.RESULTS, "SECOND": 0b10101010, "AXES": 4, "REPEATS": 1}
+    own = {"RESULTS": map_several.RESULTS, "SECOND": 0b10101010, "AXES": 4, "REPEATS": 1, "WHOLE": 0}
 
     def asked(dtype: np.dtype, forms: list[int], *operations: tuple[str, int]) -> tuple[dict[str, int], Filling]:
         arrays = [element(number) for number in range(len(names))]

@@ -10,7 +10,7 @@
 // Specialization constants: BITS_A to BITS_H, BITS_W to BITS_Z, of an element; RESULTS, how many there are; FORM_A to
 //     FORM_H: ABSENT, FLAT, STRIDED, RUNS, BROADCAST, ALONE; SECOND, whose bits 0 to 7 tell which of a to h have the
 //     strides t_0 to t_3; AXES, how many of the axes have more than one element where an operand has strides; REPEATS, the
-//     runs of an invocation: 1, or 2 where no operand has strides.
+//     runs of an invocation: 1, or 2 where no operand has strides; WHOLE, with TEXELS 1 where count is a multiple of EACH.
 // Push constants: see the block; offsets and strides in elements; `count` elements of each result are made. n_0 to n_7: the
 //     words of the hole.
 // Workgroup: REPEATS times THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).
@@ -44,6 +44,7 @@ layout(constant_id = 20) const uint RESULTS = 1u;
 layout(constant_id = 21) const uint SECOND = 0u;
 layout(constant_id = 22) const uint AXES = 4u;
 layout(constant_id = 23) const uint REPEATS = 1u;
+layout(constant_id = 24) const uint WHOLE = 0u;
 
 const uint HALVES = 0u;  // nothing here asks for numbers of 16 bits
 const uint EACH = 4u;
@@ -91,7 +92,10 @@ READER(h, h_data, BITS_H)
     void NAME##_whole(uint i, uint at, inout uvec2 raw[8]) { NAME##_run(i, i + EACH, raw); }
 #define RESULT(NAME, BINDING, BITS) \
     WRITER(NAME, NAME##_data, BITS) \
-    void NAME##_whole(uint i, uint at, uvec2 raw[8]) {} \
+    void NAME##_whole(uint i, uint at, uvec2 raw[8]) { \
+        if (BITS == 32u) NAME##_data[i >> 2] = uvec4(raw[0].x, raw[1].x, raw[2].x, raw[3].x); \
+        else NAME##_run(i, i + EACH, raw); \
+    } \
     void NAME##_tail(uint i, uint end, uint at, uvec2 raw[8]) { NAME##_run(i, end, raw); }
 #else
 #define OPERAND(NAME, BINDING, BITS) \
@@ -213,7 +217,7 @@ void main() {
     uint group = gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x;
     uint begin = REPEATS * CHUNK * group, i = begin + EACH * gl_LocalInvocationIndex;
     if (i >= pc.count) return;
-    bool whole = begin + REPEATS * CHUNK <= pc.count;
+    bool whole = ONE_WAY ? WHOLE == 1u : begin + REPEATS * CHUNK <= pc.count;
     uvec2 a[8], b[8], c[8], d[8], e[8], f[8], g[8], h[8], w[8], x[8], y[8], z[8];
     [[unroll]] for (uint k = 0u; k < 8u; k++) {
         a[k] = b[k] = c[k] = d[k] = e[k] = f[k] = g[k] = h[k] = w[k] = x[k] = y[k] = z[k] = uvec2(0u);
@@ -276,7 +280,7 @@ void main() {
             z[k] = found.z;
         }
     }
-    if (!ONE_WAY && whole) {
+    if (whole) {
         WRITE_WHOLE(w, 0u)
         WRITE_WHOLE(x, 1u)
         WRITE_WHOLE(y, 2u)
