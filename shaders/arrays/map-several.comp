@@ -10,12 +10,13 @@
 // Specialization constants: BITS_A to BITS_H, BITS_W to BITS_Z, of an element; RESULTS, how many there are; FORM_A to
 //     FORM_H: ABSENT, FLAT, STRIDED, RUNS, BROADCAST, ALONE; SECOND, whose bits 0 to 7 tell which of a to h have the
 //     strides t_0 to t_3; AXES, how many of the axes have more than one element where an operand has strides; REPEATS, the
-//     runs of an invocation: 1, or 2 where no operand has strides; WHOLE, with TEXELS 1 where count is a multiple of EACH.
+//     runs of an invocation: 1, or 2 where no operand has strides; WHOLE, with TEXELS 1 where count is a multiple of EACH
+//     times REPEATS.
 // Push constants: see the block; offsets and strides in elements; `count` elements of each result are made. n_0 to n_7: the
 //     words of the hole.
 // Workgroup: REPEATS times THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).
-//     Invocation: one of each THREADS. Where a workgroup has all its elements, it reads each array's runs without a branch
-//     before it computes: 4, 8 or 16 bytes at a time, all of them under way together.
+//     Invocation: REPEATS runs, one of each THREADS; with TEXELS neighbours. Where a workgroup has all its elements, it reads
+//     each array's runs without a branch before it computes: 4, 8 or 16 bytes at a time, all of them under way together.
 // Accumulation: as the expressions say.
 // Defines: THREADS, STRIPE, TEXELS (arrays/words.glsl).
 // Preconditions: as of map.comp. Operands are read before results are written, so that a result may be any operand's.
@@ -89,14 +90,22 @@ READER(h, h_data, BITS_H)
 #ifdef TEXELS
 #define OPERAND(NAME, BINDING, BITS) \
     uvec2 NAME##_one(uint i) { return NAME##_raw(i); } \
-    void NAME##_whole(uint i, uint at, inout uvec2 raw[8]) { NAME##_run(i, i + EACH, raw); }
+    void NAME##_whole(uint i, uint at, inout uvec2 raw[8]) { \
+        uvec2 own[8]; \
+        NAME##_run(i, i + EACH, own); \
+        [[unroll]] for (uint k = 0u; k < EACH; k++) raw[at + k] = own[k]; \
+    }
 #define RESULT(NAME, BINDING, BITS) \
     WRITER(NAME, NAME##_data, BITS) \
-    void NAME##_whole(uint i, uint at, uvec2 raw[8]) { \
-        if (BITS == 32u) NAME##_data[i >> 2] = uvec4(raw[0].x, raw[1].x, raw[2].x, raw[3].x); \
-        else NAME##_run(i, i + EACH, raw); \
+    void NAME##_tail(uint i, uint end, uint at, uvec2 raw[8]) { \
+        uvec2 own[8]; \
+        [[unroll]] for (uint k = 0u; k < 8u; k++) own[k] = raw[at + k & 7u]; \
+        NAME##_run(i, end, own); \
     } \
-    void NAME##_tail(uint i, uint end, uint at, uvec2 raw[8]) { NAME##_run(i, end, raw); }
+    void NAME##_whole(uint i, uint at, uvec2 raw[8]) { \
+        if (BITS == 32u) NAME##_data[i >> 2] = uvec4(raw[at].x, raw[at + 1u].x, raw[at + 2u].x, raw[at + 3u].x); \
+        else NAME##_tail(i, i + EACH, at, raw); \
+    }
 #else
 #define OPERAND(NAME, BINDING, BITS) \
     layout(set = 0, binding = BINDING, std430) readonly buffer NAME##_Pairs { uvec2 NAME##_pairs[]; }; \
@@ -181,16 +190,17 @@ uint place(uint number, uvec4 at) {
 }
 
 const uint CHUNK = EACH * uint(THREADS);
+const uint STEP = ONE_WAY ? EACH : CHUNK;  // from an invocation's run to its next
 #define EACH_RUN [[unroll]] for (uint k = 0u; k < REPEATS; k++)
 
-#define READ_WHOLE(NAME, FORM) if (FORM == FLAT) EACH_RUN NAME##_whole(pc.NAME##_offset + i + k * CHUNK, EACH * k, NAME);
+#define READ_WHOLE(NAME, FORM) if (FORM == FLAT) EACH_RUN NAME##_whole(pc.NAME##_offset + i + k * STEP, EACH * k, NAME);
 
 // What comes behind the last element is that element again.
 #define READ_TAIL(NAME, FORM) \
     if (FORM == FLAT) { \
         EACH_RUN { \
             [[unroll]] for (uint n = 0u; n < EACH; n++) { \
-                NAME[EACH * k + n] = NAME##_one(pc.NAME##_offset + min(i + k * CHUNK + n, pc.count - 1u)); \
+                NAME[EACH * k + n] = NAME##_one(pc.NAME##_offset + min(i + k * STEP + n, pc.count - 1u)); \
             } \
         } \
     }
@@ -206,16 +216,16 @@ const uint CHUNK = EACH * uint(THREADS);
 #define ELEMENT(NAME, FORM) (FORM == BROADCAST || FORM == ALONE ? NAME[0] : NAME[k])
 
 #define WRITE_WHOLE(NAME, NUMBER) \
-    if (RESULTS > NUMBER) EACH_RUN NAME##_whole(pc.NAME##_offset + i + k * CHUNK, EACH * k, NAME);
+    if (RESULTS > NUMBER) EACH_RUN NAME##_whole(pc.NAME##_offset + i + k * STEP, EACH * k, NAME);
 
 #define WRITE_TAIL(NAME, NUMBER) \
     if (RESULTS > NUMBER) { \
-        EACH_RUN NAME##_tail(pc.NAME##_offset + i + k * CHUNK, pc.NAME##_offset + pc.count, EACH * k, NAME); \
+        EACH_RUN NAME##_tail(pc.NAME##_offset + i + k * STEP, pc.NAME##_offset + pc.count, EACH * k, NAME); \
     }
 
 void main() {
     uint group = gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x;
-    uint begin = REPEATS * CHUNK * group, i = begin + EACH * gl_LocalInvocationIndex;
+    uint begin = REPEATS * CHUNK * group, i = begin + (ONE_WAY ? REPEATS * EACH : EACH) * gl_LocalInvocationIndex;
     if (i >= pc.count) return;
     bool whole = ONE_WAY ? WHOLE == 1u : begin + REPEATS * CHUNK <= pc.count;
     uvec2 a[8], b[8], c[8], d[8], e[8], f[8], g[8], h[8], w[8], x[8], y[8], z[8];

@@ -221,14 +221,19 @@ def only(monkeypatch, backend, operation, name, **tile):
 
 
 #: Elements of a workgroup of map-several's runs, with one and two of them; a bit fewer and more; and primes.
-SIZES = [1, 3, 5, 509, 511, 512, 513, 517, 1021, 1023, 1024, 1025, 1536, 1543, 2050]
+SIZES = [1, 3, 5, 8, 12, 509, 511, 512, 513, 517, 1021, 1023, 1024, 1025, 1536, 1543, 2050]
+
+LABELS = {"runs": "map-several.runs.float32", "texels": "map-several-texels.texels.float32"}
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("kernel", ["runs", "texels"])
 @pytest.mark.parametrize("size", SIZES)
-def test_runs_of_several_results(monkeypatch, vulkan_backend, size, repeats):
-    """The kernel for GPUs, on any device: the last workgroup, each width of elements, results in place of operands."""
-    only(monkeypatch, vulkan_backend, "map-several", "runs", repeats=repeats)
+def test_runs_of_several_results(monkeypatch, vulkan_backend, size, kernel, repeats):
+    """Each kernel, where it can run: the last workgroup, each width of elements, results in place of operands."""
+    if kernel == "texels" and "texel-buffers" not in vulkan_backend.runtime.features:
+        pytest.skip("the device has no texel buffers")
+    only(monkeypatch, vulkan_backend, "map-several", kernel, repeats=repeats)
     random = np.random.default_rng(size)
     x, half = (random.standard_normal(size).astype(dtype) for dtype in (np.float32, np.float16))
     small, whole = (random.integers(-60, 60, size).astype(dtype) for dtype in (np.int8, np.int32))
@@ -240,7 +245,7 @@ def test_runs_of_several_results(monkeypatch, vulkan_backend, size, repeats):
     wanted = total, total.astype(np.float16), small + whole.astype(np.int8), wide + small
     with vulkan_backend.profile() as profile:
         made = mixed(*given)
-    assert [timing.label for timing in profile.timings] == ["map-several.runs.float32"]
+    assert [timing.label for timing in profile.timings] == [LABELS[kernel]]
     for found, want in zip(made, wanted, strict=True):
         np.testing.assert_array_equal(found.numpy(), want)
     mixed.into([given[0], None, None, given[3]], *given)

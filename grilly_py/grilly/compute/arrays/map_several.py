@@ -124,7 +124,7 @@ def _dispatch(
         push |= {f"{name}_{axis}": stride % 2**32 for axis, stride in enumerate(kind)}
     repeats = 1 if strides else choice.tile["repeats"]
     constants = {"RESULTS": len(results), "AXES": axes, "REPEATS": repeats}
-    constants["WHOLE"] = int("whole" in choice.tile and results[0].size % _EACH == 0)
+    constants["WHOLE"] = int("whole" in choice.tile and results[0].size % (repeats * _EACH) == 0)
     constants["SECOND"] = sum(1 << number for number, each in own.items() if each != kinds[0])
     arrays: dict = {}
     for names, given in ((_OPERANDS, operands), (_RESULTS, results)):
