@@ -85,12 +85,13 @@ def test_masked_arrays_are_refused(default):
 
 
 def test_results_that_are_parts_of_one_array(default):
-    """They are copied at once: parts of one array again, apart from the next replay's, also of odd bytes and of none."""
+    """They are parts of one array again, apart from the next replay's; also of odd bytes and of none."""
     x, small = np.arange(4000, dtype=np.float32), np.arange(77, dtype=np.int8)
 
     def function(x, small):
         y, z = x + 1, small + np.int8(1)
-        return {"parts": [y[:1000], y[1000:2001].reshape(7, 143), y[2001:4000][::-1], y[4000:]], "odd": (z[1:40], z[40:])}
+        parts = [y[:1000], y[1000:2001].reshape(7, 143), y[2001:4000][::-1], y[4000:]]
+        return {"parts": parts, "odd": (z[1:40], z[40:])}
 
     graph = default.capture(function, x, small)
     for k in range(2):

@@ -286,7 +286,8 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
 
     flat = [_FLAT] * 6 + [_ALONE] * 2
     activated = ("add", 2), ("gelu", 1), ("pow", 2), ("tanh", 1)
-    yield "float32", *asked(np.dtype("float32"), flat, *activated)
+    constants, filling = asked(np.dtype("float32"), flat, *activated)
+    yield "float32", constants | {"REPEATS": 2}, filling
     yield "float16", *asked(np.dtype("float16"), [_STRIDED] * 8, *activated)
     whole = ("add", 2), ("floor_divide", 2), ("multiply", 2), ("maximum", 2)
     yield "int64", *asked(np.dtype("int64"), [_RUNS, _BROADCAST] * 4, *whole)
@@ -302,7 +303,8 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
                ((weight, FLOAT32), (mean, FLOAT32), (square, FLOAT32), (weight, FLOAT16))]  # fmt: skip
     forms = {f"FORM_{name}": _FLAT if number < 4 else _ALONE for number, name in enumerate(names)}
     bits = dict.fromkeys((f"BITS_{name}" for name in names + "WXYZ"), 32) | {"BITS_B": 16, "BITS_Z": 16}
-    yield "adamw", own | forms | bits | {"REPEATS": 2}, Filling(registry, Hole("values", Expression(*outputs), len(names)))
+    hole = Hole("values", Expression(*outputs), len(names))
+    yield "adamw", own | forms | bits | {"REPEATS": 2}, Filling(registry, hole)
 
 
 def _norms(variant: Variant) -> list[dict[str, int]]:

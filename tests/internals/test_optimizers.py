@@ -256,7 +256,7 @@ def test_runs_of_several_results(monkeypatch, vulkan_backend, size, kernel, repe
 @pytest.mark.parametrize("kernel", ["words", "processor"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
 def test_arrays_are_joined(monkeypatch, vulkan_backend, kernel, dtype):
-    """Of many lengths, from any offset and with any strides; what lies between them stays, but for an array's last word."""
+    """Of many lengths, from any offset and with any strides; what lies between them stays, but for a last word."""
     only(monkeypatch, vulkan_backend, "join", kernel)
     dtype, random = np.dtype(dtype), np.random.default_rng(0)
     each = max(4 // dtype.itemsize, 1)

@@ -42,7 +42,8 @@ def join(device: Device, flat: Tensor, places: Sequence[int], arrays: Sequence[T
 def _is_words(device: Device, flat: Tensor, place: int, array: Tensor) -> bool:
     size, most, work = flat.dtype.itemsize, device.facts.storage_range, device.captured.work
     return (
-        size <= _WORD and array.is_contiguous and not array._offset * size % _WORD and not (flat._offset + place) * size % _VECTOR
+        size <= _WORD and array.is_contiguous
+        and not array._offset * size % _WORD and not (flat._offset + place) * size % _VECTOR
         and array._storage is not flat._storage and max(array._storage.nbytes, flat._storage.nbytes) <= most
         and (work is None or not work.owns(array._storage.buffer))
     )  # fmt: skip
