@@ -226,7 +226,7 @@ class Optimizer:
         owner = type(self).__name__
         if not isinstance(grads, Mapping):
             raise TypeError(f"{owner}: grads is a {type(grads).__name__}; expected names with arrays")
-        known = [place.name for bucket in self._buckets for place in bucket.layout.places]
+        known = {place.name: place for bucket in self._buckets for place in bucket.layout.places}
         missing, unknown = [n for n in known if n not in grads], [n for n in grads if known and n not in known]
         if missing or unknown:
             raise ValueError(

@@ -28,25 +28,24 @@ def join(device: Device, flat: Tensor, places: Sequence[int], arrays: Sequence[T
         Of the flat one's dtype. Those that do not lie as words side by side are copied by a dispatch each, and so are
         those that a captured function has made: such copies are left out where nothing else reads the array.
     """
-    together = []
+    together, work = [], device.captured.work
+    size, start = flat.dtype.itemsize, flat._offset
+    fits = size <= _WORD and flat._storage.nbytes <= device.facts.storage_range
     for place, array in zip(places, arrays, strict=True):
-        if array.size and _is_words(device, flat, place, array):
+        if not array.size:
+            continue
+        storage = array._storage
+        if (
+            fits and not (start + place) * size % _VECTOR and not array._offset * size % _WORD and array.is_contiguous
+            and storage is not flat._storage and storage.nbytes <= device.facts.storage_range
+            and (work is None or not work.owns(storage.buffer))
+        ):  # fmt: skip
             together.append((place, array))
         else:
             assign(device, flat[place : place + array.size].reshape(array.shape), array)
     for first in range(0, len(together), len(_ARRAYS)):
         some = together[first : first + len(_ARRAYS)]
         run(device, plan, tuple(place for place, _ in some), (*(array for _, array in some), flat))
-
-
-def _is_words(device: Device, flat: Tensor, place: int, array: Tensor) -> bool:
-    size, most, work = flat.dtype.itemsize, device.facts.storage_range, device.captured.work
-    return (
-        size <= _WORD and array.is_contiguous
-        and not array._offset * size % _WORD and not (flat._offset + place) * size % _VECTOR
-        and array._storage is not flat._storage and max(array._storage.nbytes, flat._storage.nbytes) <= most
-        and (work is None or not work.owns(array._storage.buffer))
-    )  # fmt: skip
 
 
 def plan(places: Sequence[int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
