@@ -242,7 +242,7 @@ _LONG = value("kinds", "LONG")
 def elementwise(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filling]]:
     """Names, constants and fillings of the elementwise kernel: copies, and every operation on dtypes that differ."""
     own = {f"BITS_{operand}": 16 for operand in "ABCDY"} | {f"FORM_{operand}": 0 for operand in "BCD"}
-    own |= {"FORM_A": _STRIDED, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": 8}
+    own |= {"FORM_A": _STRIDED, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": 8, "WHOLE": 0}
     copied = Filling(registry, Hole("value", Expression(element(0)), OPERANDS))
     yield "copy", own, copied
     yield "copy", own | {"DEEP": 1}, copied
@@ -262,7 +262,7 @@ def elementwise(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filli
             forms = {f"FORM_{operand}": _RUNS if n < operands else 0 for n, operand in enumerate("ABCD")}
             bits = {f"BITS_{operand}": width_of(dtype) for operand in "ABCD"} | {"BITS_Y": width_of(spec.gives)}
             each = 8 if dtype.itemsize == 2 and spec.gives.itemsize <= 2 else 4
-            constants = {**forms, **bits, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": each}
+            constants = {**forms, **bits, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": each, "WHOLE": 0}
             yield f"{name} {dtype.name}", constants, Filling(registry, Hole("value", expression, OPERANDS))
 
 
