@@ -156,7 +156,7 @@ class Graph(Generic[Returned]):
 
         Returns
         -------
-        What the function returned, with other Tensors.
+        What the function returned, with other Tensors. Those that were views of one array may share memory again.
 
         Raises
         ------
