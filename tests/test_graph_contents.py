@@ -82,3 +82,29 @@ def test_masked_arrays_are_refused(default):
     graph = default.capture(lambda x: x * 2, ONE)
     with pytest.raises(TypeError, match="graph: argument 0: a masked array hides elements"):
         graph(masked)
+
+
+def test_results_that_are_parts_of_one_array(default):
+    """They are parts of one array again, apart from the next replay's; also of odd bytes and of none."""
+    x, small = np.arange(4000, dtype=np.float32), np.arange(77, dtype=np.int8)
+
+    def function(x, small):
+        y, z = x + 1, small + np.int8(1)
+        parts = [y[:1000], y[1000:2001].reshape(7, 143), y[2001:4000][::-1], y[4000:]]
+        return {"parts": parts, "odd": (z[1:40], z[40:])}
+
+    graph = default.capture(function, x, small)
+    for k in range(2):
+        found, want = graph(x * k, small), function(x * k, small)
+        for one, other in zip(found["parts"] + [*found["odd"]], want["parts"] + [*want["odd"]], strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one.numpy(), other)
+    first = graph(x, small)["parts"]
+    second = graph(x * 2, small)["parts"]
+    np.testing.assert_array_equal(first[0].numpy(), x[:1000] + 1)
+    first[0][...] = 5
+    np.testing.assert_array_equal(first[1].numpy().ravel(), x[1000:2001] + 1)
+    np.testing.assert_array_equal(second[0].numpy(), x[:1000] * 2 + 1)
+    assert first[3].shape == (0,)
+    scattered = default.capture(lambda x: (lambda y: (y[:2], y[-2:]))(x + 1), x)
+    assert [one.numpy().tolist() for one in scattered(x)] == [[1, 2], [3999, 4000]]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 
 import numpy as np
 import pytest
 
 import grilly
+from conftest import open_or_skip
 from graphs import default
 from grilly import nn, optim
 from optimizers import (
@@ -18,6 +20,7 @@ from optimizers import (
     SHAPES,
     T,
     compare,
+    dispatches,
     gradients_of,
     model_of,
     near,
@@ -495,3 +498,107 @@ def test_no_gradient_goes_through_results_in_place(backend):
 
     with pytest.raises(grilly.errors.GradientError, match="in place"):
         grilly.grad(function)(backend.tensor(np.ones(4, np.float32)))
+
+
+def strided(backend, grad, number):
+    """A gradient as programs have them: a NumPy array, in C order, transposed, with gaps, or from any element on."""
+    if number % 5 == 0:
+        return grad
+    if number % 5 == 1:
+        return backend.tensor(np.array(grad.T, order="C")).T
+    if number % 5 == 2:
+        wide = np.zeros((*grad.shape, 2), grad.dtype)
+        wide[..., 1] = grad
+        return backend.tensor(wide)[..., 1]
+    if number % 5 == 3:
+        return backend.tensor(np.concatenate([np.zeros(number, grad.dtype), grad.ravel()]))[number:].reshape(grad.shape)
+    return backend.tensor(grad)
+
+
+#: Many parameters, of one element, of odd and of whole numbers of them.
+_SHAPES = [(), (1,), (3,), (16,), (7, 5), (31,), (16, 24), (5, 3, 2), (129,)]
+MANY = {f"p{number}": _SHAPES[number % 9] for number in range(61)}
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("case", ["adamw", "momentum", "sgd"])
+def test_many_gradients_of_any_strides(backend, case):
+    """As PyTorch has it, captured to the same bits, and in few dispatches where they lie in C order."""
+    ours, theirs = CASES[case]
+    models = [model_of(MANY) for _ in range(2)]
+    optimizers, random = [ours() for _ in models], np.random.default_rng(1)
+    others = torch_parameters(models[0])
+    other = theirs(list(others.values()))
+    for optimizer, model in zip(optimizers, models, strict=True):
+        optimizer.init(model)
+    tensors = {name: backend.tensor(grad) for name, grad in gradients_of(models[0], random).items()}
+    graph = backend.capture(functools.partial(optimizers[1].update, models[1], tensors))
+    for _ in range(5):
+        grads = gradients_of(models[0], random)
+        for name, parameter in others.items():
+            parameter.grad = torch.tensor(grads[name])
+        other.step()
+        given = {name: strided(backend, grad, number) for number, (name, grad) in enumerate(grads.items())}
+        optimizers[0].update(models[0], given)
+        for name, tensor in tensors.items():
+            tensor[...] = grads[name]
+        graph()
+    for name, value in models[0].state_dict().items():
+        near(value, others[name].detach().numpy(), err_msg=name)
+        np.testing.assert_array_equal(value, models[1].state_dict()[name], err_msg=name)
+    assert dispatches(backend, lambda: optimizers[0].update(models[0], tensors)) <= 3 + 61 // 8 + 1
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_many_parameters_of_two_dtypes(backend, dtype):
+    """Of 16 bits and of 32, with gradients of the other: as float32 alone, and captured to the same bits."""
+    shapes = {f"a.{name}": shape for name, shape in MANY.items()} | {f"b.{name}": shape for name, shape in MANY.items()}
+
+    def made():
+        model = model_of(shapes)
+        model.a.to(dtype=dtype)
+        return model
+
+    def grads_of(random):
+        return {name: np.asarray(random.standard_normal(shape), np.float32) for name, shape in shapes.items()}
+
+    found = []
+    for captured in (False, True):
+        model, optimizer, random = made(), optim.AdamW(1e-2), np.random.default_rng(3)
+        optimizer.init(model)
+        held = {name: backend.tensor(grad) for name, grad in grads_of(random).items()}
+        step = functools.partial(optimizer.update, model, held)
+        step = backend.capture(step) if captured else step
+        for _ in range(4):
+            for name, grad in grads_of(random).items():
+                held[name][...] = grad
+            step()
+        found.append({name: np.array(value) for name, value in model.state_dict().items()})
+    for name, value in found[0].items():
+        assert value.tobytes() == found[1][name].tobytes(), name
+    want = model_of(shapes)  # the same in float32: parameters of 16 bits are what its masters would be, rounded
+    for name, parameter in want.named_parameters():
+        if name.startswith("a."):
+            parameter.data = np.float32(dict(made().named_parameters())[name].numpy())
+    optimizer, random = optim.AdamW(1e-2), np.random.default_rng(3)
+    grads_of(random)
+    for _ in range(4):
+        optimizer.update(want, grads_of(random))
+    for name, value in want.state_dict().items():
+        rounded = np.asarray(value).astype(found[0][name].dtype)
+        np.testing.assert_array_equal(np.float32(found[0][name]), np.float32(rounded), err_msg=name)
+
+
+@pytest.mark.parametrize("case", ["adamw", "momentum"])
+def test_both_runtimes_give_the_same_bits(case):
+    found = []
+    for runtime in ("vulkan", "kompute"):
+        opener = functools.partial(grilly.Compute, runtime=runtime)
+        with open_or_skip(runtime, opener) as backend, default(backend):
+            model, optimizer, random = model_of(MANY), CASES[case][0](), np.random.default_rng(1)
+            for _ in range(3):
+                grads = gradients_of(model, random)
+                optimizer.update(model, {name: backend.tensor(grad) for name, grad in grads.items()})
+            found.append({name: np.array(value) for name, value in model.state_dict().items()})
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(value, found[1][name], err_msg=name)

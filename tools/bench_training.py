@@ -13,6 +13,7 @@ script. A measurement that fails says why, and the next goes on.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import tempfile
 import time
@@ -26,7 +27,7 @@ import random_models
 from bench_calls import torch_with_gpu
 from bench_shapes import chain
 from grilly import functional as F
-from grilly import models, optim
+from grilly import models, nn, optim
 from measured import add_json, write
 
 #: A first loss of ours and of torch's may differ by this much: both compute in bfloat16.
@@ -115,22 +116,40 @@ def of_torch(torch, folder: Path, ids, labels, rank: int, checkpoints: bool, sec
     return {"seconds": taken, "peak": torch.cuda.max_memory_allocated(), "loss": first}
 
 
+class Arrays(nn.Module):
+    """A module of nothing but parameters of one size."""
+
+    def __init__(self, count: int, each: int):
+        super().__init__()
+        for number in range(count):
+            setattr(self, f"p{number}", nn.Parameter(np.zeros(each, np.float32)))
+
+
+def updates(backend, flat, seconds: float) -> list[dict]:
+    """AdamW of 200 parameters of the gradients' dtype: gradients that lie side by side and not, captured and not."""
+    each, lines = flat.size // 200, []
+    beside = {f"p{i}": flat[i * each : (i + 1) * each] for i in range(200)}
+    apart = {name: grilly.asarray(part, copy=True) for name, part in beside.items()}
+    model, optimizer = Arrays(200, each).to(dtype=flat.dtype), optim.AdamW(1e-3)
+    optimizer.init(model)
+    for what, grads in (("side by side", beside), ("apart", apart)):
+        step = functools.partial(optimizer.update, model, grads)
+        for how, timed in (("captured", backend.capture(step)), ("not captured", step)):
+            taken = chain(timed, backend.synchronize, seconds)
+            what_of = f"AdamW, {flat.dtype.name}, gradients {what}, {how}"
+            lines.append({"what": what_of, "by": "grilly", "seconds": taken, "rate": 28 * flat.size / taken})
+    return lines
+
+
 def adamw(backend, torch, count: int, seconds: float) -> list[dict]:
-    """AdamW of so many float32 parameters in 200 arrays; 28 bytes are read and written for each."""
-    each = count // 200
-    zeros = np.zeros(each, np.float32)
-    params = {f"p{i}": backend.tensor(zeros) for i in range(200)}
+    """AdamW of so many parameters in 200 arrays, in place; 28 bytes are read and written for each.
+
+    Of float32, and of bfloat16 with float32 masters, which take as many bytes.
+    """
+    each, lines = count // 200 // 16 * 16, []
     flat = backend.tensor(np.random.default_rng(0).standard_normal(each * 200, dtype=np.float32))
-    apart = {name: grilly.asarray(flat[i * each : (i + 1) * each], copy=True) for i, name in enumerate(params)}
-    beside = {name: flat[i * each : (i + 1) * each] for i, name in enumerate(params)}
-    lines = []
-    for what, grads in (("gradients side by side", beside), ("gradients apart", apart)):
-        optimizer = optim.AdamW(1e-3)
-        held = optimizer.update(params, grads)
-        graph = backend.capture(lambda o=optimizer, h=held, g=grads: o.update(h, g))
-        taken = chain(graph, backend.synchronize, seconds)
-        lines.append({"what": f"AdamW, {what}", "by": "grilly", "seconds": taken, "rate": 28 * each * 200 / taken})
-        del graph, held, optimizer
+    for dtype in ("float32", "bfloat16"):
+        lines += updates(backend, flat.astype(dtype), seconds)
         gc.collect()
     if torch is not None:
         theirs = [torch.zeros(each, device="cuda", requires_grad=True) for _ in range(200)]
@@ -138,9 +157,9 @@ def adamw(backend, torch, count: int, seconds: float) -> list[dict]:
             one.grad = torch.randn(each, device="cuda")
         fused = torch.optim.AdamW(theirs, 1e-3, fused=True)
         taken = chain(fused.step, torch.cuda.synchronize, seconds)
-        lines.append({"what": "AdamW", "by": "torch, fused", "seconds": taken, "rate": 28 * each * 200 / taken})
+        lines.append({"what": "AdamW, float32", "by": "torch, fused", "seconds": taken, "rate": 28 * flat.size / taken})
     for line in lines:
-        print(f"{line['what']:34} {line['by']:12} {line['seconds'] * 1e3:9.3f} ms {line['rate'] / 1e12:6.2f} TB/s")
+        print(f"{line['what']:58} {line['by']:12} {line['seconds'] * 1e3:9.3f} ms {line['rate'] / 1e12:6.2f} TB/s")
     return lines
 
 

@@ -242,7 +242,7 @@ _LONG = value("kinds", "LONG")
 def elementwise(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filling]]:
     """Names, constants and fillings of the elementwise kernel: copies, and every operation on dtypes that differ."""
     own = {f"BITS_{operand}": 16 for operand in "ABCDY"} | {f"FORM_{operand}": 0 for operand in "BCD"}
-    own |= {"FORM_A": _STRIDED, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": 8}
+    own |= {"FORM_A": _STRIDED, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": 8, "WHOLE": 0}
     copied = Filling(registry, Hole("value", Expression(element(0)), OPERANDS))
     yield "copy", own, copied
     yield "copy", own | {"DEEP": 1}, copied
@@ -262,7 +262,7 @@ def elementwise(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filli
             forms = {f"FORM_{operand}": _RUNS if n < operands else 0 for n, operand in enumerate("ABCD")}
             bits = {f"BITS_{operand}": width_of(dtype) for operand in "ABCD"} | {"BITS_Y": width_of(spec.gives)}
             each = 8 if dtype.itemsize == 2 and spec.gives.itemsize <= 2 else 4
-            constants = {**forms, **bits, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": each}
+            constants = {**forms, **bits, "INDEX": 0, "AXES": 4, "DEEP": 0, "EACH": each, "WHOLE": 0}
             yield f"{name} {dtype.name}", constants, Filling(registry, Hole("value", expression, OPERANDS))
 
 
@@ -272,7 +272,7 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
     Flat ones, with two that are one element; strided ones; and longs, of which some lie in runs.
     """
     names = "ABCDEFGH"
-    own = {"RESULTS": map_several.RESULTS, "SECOND": 0b10101010, "AXES": 4}
+    own = {"RESULTS": map_several.RESULTS, "SECOND": 0b10101010, "AXES": 4, "REPEATS": 1, "WHOLE": 0}
 
     def asked(dtype: np.dtype, forms: list[int], *operations: tuple[str, int]) -> tuple[dict[str, int], Filling]:
         arrays = [element(number) for number in range(len(names))]
@@ -286,7 +286,8 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
 
     flat = [_FLAT] * 6 + [_ALONE] * 2
     activated = ("add", 2), ("gelu", 1), ("pow", 2), ("tanh", 1)
-    yield "float32", *asked(np.dtype("float32"), flat, *activated)
+    constants, filling = asked(np.dtype("float32"), flat, *activated)
+    yield "float32", constants | {"REPEATS": 2}, filling
     yield "float16", *asked(np.dtype("float16"), [_STRIDED] * 8, *activated)
     whole = ("add", 2), ("floor_divide", 2), ("multiply", 2), ("maximum", 2)
     yield "int64", *asked(np.dtype("int64"), [_RUNS, _BROADCAST] * 4, *whole)
@@ -302,7 +303,8 @@ def several_results(registry: Registry) -> Iterator[tuple[str, dict[str, int], F
                ((weight, FLOAT32), (mean, FLOAT32), (square, FLOAT32), (weight, FLOAT16))]  # fmt: skip
     forms = {f"FORM_{name}": _FLAT if number < 4 else _ALONE for number, name in enumerate(names)}
     bits = dict.fromkeys((f"BITS_{name}" for name in names + "WXYZ"), 32) | {"BITS_B": 16, "BITS_Z": 16}
-    yield "adamw", own | forms | bits, Filling(registry, Hole("values", Expression(*outputs), len(names)))
+    hole = Hole("values", Expression(*outputs), len(names))
+    yield "adamw", own | forms | bits | {"REPEATS": 2}, Filling(registry, hole)
 
 
 def _norms(variant: Variant) -> list[dict[str, int]]:

@@ -8,7 +8,8 @@
 // Bindings: 0 a, 1 b, 2 c, 3 d, 4 y.
 // Specialization constants: BITS_A to BITS_D, BITS_Y, of an element; FORM_A to FORM_D: ABSENT, FLAT, STRIDED, RUNS,
 //     BROADCAST; INDEX: 0, or of a gather 1 more than the type of b's elements; AXES, how many of the axes have more than
-//     one element where an operand has strides; DEEP; EACH, elements of a run: 4 (for 64 bits always), or 8.
+//     one element where an operand has strides; DEEP; EACH, elements of a run: 4 (for 64 bits always), or 8; WHOLE, with
+//     TEXELS 1 where count is a multiple of EACH.
 // Push constants: see the block; offsets and strides in elements; `count` elements are made. n_0 to n_5: the words of the
 //     hole. With DEEP the extents of the outer four axes are b_0 to b_3, and a's strides over them c_0 to c_3. Of a gather
 //     c_0 is the stride of the axis that b counts and c_1 its extent.
@@ -33,6 +34,7 @@ layout(constant_id = 9) const uint INDEX = 0u;
 layout(constant_id = 10) const uint AXES = 4u;
 layout(constant_id = 11) const uint DEEP = 0u;
 layout(constant_id = 12) const uint EACH = 4u;
+layout(constant_id = 13) const uint WHOLE = 0u;
 
 const uint HALVES = 0u;  // nothing here asks for numbers of 16 bits
 #include "arrays/words.glsl"
@@ -98,6 +100,14 @@ uint gathered(uvec2 raw) {
     return (index.y != 0u ? pc.c_1 - 1u : min(index.x, pc.c_1 - 1u)) * pc.c_0;
 }
 
+// A run that is there, without a condition for each word.
+void y_whole(uint i, uvec2 y[8]) {
+    if (BITS_Y == 32u && EACH == 4u) y_data[i >> 2] = uvec4(y[0].x, y[1].x, y[2].x, y[3].x);
+    else if (BITS_Y == 16u && EACH == 8u) {
+        y_data[i >> 3] = uvec4(y[0].x | y[1].x << 16, y[2].x | y[3].x << 16, y[4].x | y[5].x << 16, y[6].x | y[7].x << 16);
+    } else y_run(i, i + EACH, y);
+}
+
 #define READ_RUN(NAME, FORM) \
     if (FORM == FLAT) NAME##_run(pc.NAME##_offset + i, pc.NAME##_offset + pc.count, NAME); \
     if (FORM == RUNS) NAME##_run(PLACE_OF(NAME, at), PLACE_OF(NAME, at) + EACH, NAME); \
@@ -143,5 +153,6 @@ void main() {
                 uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3), uvec4(pc.n_4, pc.n_5, 0u, 0u));
         }
     }
-    y_run(pc.y_offset + i, pc.y_offset + pc.count, y);
+    if (ONE_WAY && WHOLE == 1u) y_whole(pc.y_offset + i, y);
+    else y_run(pc.y_offset + i, pc.y_offset + pc.count, y);
 }

@@ -452,3 +452,16 @@ def test_offsets_begin_anew_behind_the_last(vulkan_backend, monkeypatch):
         monkeypatch.setattr("grilly.compute.random._sequence", (5, itertools.count(2**32 - 1)))
         for found, right in zip(function(x), wanted, strict=True):
             np.testing.assert_array_equal(found.numpy(), right)
+
+
+def test_results_that_fill_one_array_are_one_copy(backend):
+    """And of one that they hardly fill, or that has other dtypes, each is its own."""
+
+    def function(x):
+        y, z = x + 1, x * 2
+        return [y[:500], y[500:], z[:3], z[-3:]]
+
+    graph = backend.capture(function, np.zeros(1000, np.float32))
+    assert sorted(len(span.results) for span in graph._spans) == [1, 1, 2]
+    found = graph(np.zeros(1000, np.float32))
+    assert found[0]._storage is found[1]._storage and found[2]._storage is not found[3]._storage

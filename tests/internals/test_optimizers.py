@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,10 @@ import pytest
 import grilly
 from graphs import default
 from grilly import nn, optim
+from grilly.compute.arrays.join import join
+from grilly.compute.device.caches import Caches
 from grilly.errors import OutOfDeviceMemoryError
+from grilly.registry import Registry
 from toolbox import TOOLS, tool
 
 SHAPES = {"a": (7, 13), "b": (5,), "c": (33,), "d": (7, 13), "e": ()}
@@ -196,3 +201,106 @@ def test_what_is_recorded_together_is_not_recorded_in_part(backend):
         for _ in range(150):
             double.into([x], x)
     assert x.numpy().tolist() == [154.0] * 8 and len(profile.timings) == 150
+
+
+@grilly.elementwise
+def mixed(x, small, half, wide, whole, one):
+    """Results of 32, 16, 8 and 64 bits."""
+    total = x * one + half.astype("float32") + small.astype("float32")
+    return total, total.astype("float16"), (small + whole.astype("int8")).astype("int8"), wide + small.astype("int64")
+
+
+def only(monkeypatch, backend, operation, name, **tile):
+    """For one test, have the device run an operation with the variant of this name, with other tile sizes."""
+    manifest = copy.copy(backend.registry.manifest)
+    (variant,) = (v for v in manifest.by_operation[operation] if v.variant == name)
+    variant = dataclasses.replace(variant, tile={**variant.tile, **tile}, architectures=())
+    manifest.by_operation = manifest.by_operation | {operation: (variant,)}
+    monkeypatch.setattr(backend.opened, "registry", Registry(backend.device, backend.runtime.features, manifest))
+    monkeypatch.setattr(backend.opened, "caches", Caches())
+
+
+#: Elements of a workgroup of map-several's runs, with one and two of them; a bit fewer and more; and primes.
+SIZES = [1, 3, 5, 8, 12, 509, 511, 512, 513, 517, 1021, 1023, 1024, 1025, 1536, 1543, 2050]
+
+LABELS = {"runs": "map-several.runs.float32", "texels": "map-several-texels.texels.float32"}
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("kernel", ["runs", "texels"])
+@pytest.mark.parametrize("size", SIZES)
+def test_runs_of_several_results(monkeypatch, vulkan_backend, size, kernel, repeats):
+    """Each kernel, where it can run: the last workgroup, each width of elements, results in place of operands."""
+    if kernel == "texels" and "texel-buffers" not in vulkan_backend.runtime.features:
+        pytest.skip("the device has no texel buffers")
+    only(monkeypatch, vulkan_backend, "map-several", kernel, repeats=repeats)
+    random = np.random.default_rng(size)
+    x, half = (random.standard_normal(size).astype(dtype) for dtype in (np.float32, np.float16))
+    small, whole = (random.integers(-60, 60, size).astype(dtype) for dtype in (np.int8, np.int32))
+    wide, one = random.integers(-(2**40), 2**40, size), np.float32([1.5])
+    room = vulkan_backend.tensor(np.full(size + 9, 7, np.float32))
+    room[:size] = x
+    given = [room[:size], *(vulkan_backend.tensor(array) for array in (small, half, wide, whole, one))]
+    total = x * np.float32(1.5) + half.astype(np.float32) + small.astype(np.float32)
+    wanted = total, total.astype(np.float16), small + whole.astype(np.int8), wide + small
+    with vulkan_backend.profile() as profile:
+        made = mixed(*given)
+    assert [timing.label for timing in profile.timings] == [LABELS[kernel]]
+    for found, want in zip(made, wanted, strict=True):
+        np.testing.assert_array_equal(found.numpy(), want)
+    mixed.into([given[0], None, None, given[3]], *given)
+    np.testing.assert_array_equal(room.numpy(), np.concatenate([total, np.full(9, 7, np.float32)]))
+    np.testing.assert_array_equal(given[3].numpy(), wanted[3])
+
+
+@pytest.mark.parametrize("kernel", ["words", "processor"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
+def test_arrays_are_joined(monkeypatch, vulkan_backend, kernel, dtype):
+    """Of many lengths, from any offset and with any strides; what lies between them stays, but for a last word."""
+    only(monkeypatch, vulkan_backend, "join", kernel)
+    dtype, random = np.dtype(dtype), np.random.default_rng(0)
+    each = max(4 // dtype.itemsize, 1)
+    lengths = [1, 2, 3, 0, 15, 16, 17, 4095 * each, 4096 * each, 4097 * each + 1, 9001, 5, 7, 12301]
+    drawn = random.integers(-100, 100, 2**17).astype(np.float32).astype(dtype)
+    source, arrays, places, begin = vulkan_backend.tensor(drawn), [], [], 0
+    flat = np.full(2**17, 7, np.float32).astype(dtype)
+    for number, length in enumerate(lengths):
+        first = [0, 16, 4, 3, 8][number % 5]
+        part, want = source[first : first + length], drawn[first : first + length]
+        if number == 5:
+            part, want = source[: 2 * length : 2], drawn[: 2 * length : 2]
+        if number == 6:
+            part, want = vulkan_backend.tensor(want), want
+        arrays.append(part)
+        places.append(begin)
+        flat[begin : begin + length] = want
+        begin += -(-length // 16) * 16 + 16
+    target = vulkan_backend.tensor(np.full(2**17, 7, np.float32).astype(dtype))
+    with vulkan_backend.profile() as profile:
+        join(vulkan_backend.opened, target, places, arrays)
+        vulkan_backend.synchronize()
+    found = target.numpy()
+    for place, length in zip(places, lengths, strict=True):
+        end = -(-(place + length) // each) * each
+        found[place + length : end] = 7
+    np.testing.assert_array_equal(found.astype(np.float32), flat.astype(np.float32))
+    labels = [timing.label for timing in profile.timings]
+    apart = sum(part.size > 0 and (not part.is_contiguous or part._offset % each > 0) for part in arrays)
+    assert labels.count(f"join.{kernel}.float32") == (0 if dtype.itemsize == 8 else -(-(13 - apart) // 8))
+
+
+def test_gradients_that_a_replay_is_given_are_joined(backend):
+    """By eights, what the function found as well; what it computes is written where it is to be."""
+    shapes = {f"p{number}": (number % 5 + 1, 16) for number in range(20)}
+    model, optimizer = Part(shapes), optim.SGD(0.5)
+    optimizer.init(model)
+    before, grads = model.state_dict(), gradients_of(model, np.random.default_rng(2))
+    tensors = {name: backend.tensor(grad) for name, grad in grads.items()}
+    found = backend.capture(lambda: optimizer.update(model, tensors))
+    assert found.dispatches == 3 + 3
+    made = backend.capture(lambda: optimizer.update(model, {name: one * 2 for name, one in tensors.items()}))
+    assert made.dispatches == 3 + 20
+    found()
+    made()
+    for name, own in model.state_dict().items():
+        near(own, before[name] - 1.5 * grads[name])

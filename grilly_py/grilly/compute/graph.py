@@ -28,6 +28,7 @@ from .structures import alike, common, held_by, leaves, rebuilt
 Returned = TypeVar("Returned")
 #: From so many bytes on a kernel copies arguments and results: an H200's driver copies 0.4 TB/s, a kernel 2.0.
 LARGE = 2**22
+_ALIGNMENT = 64  # bytes: of results in a copy of what several of them span
 _WORDS = dtype_of("float32")
 
 
@@ -45,6 +46,43 @@ class _Result(NamedTuple):
     tensor: Tensor
     start: int
     nbytes: int
+
+
+class _Span(NamedTuple):
+    """Bytes of one storage that a replay copies at once: those of a result, or of several that nearly fill them.
+
+    Attributes
+    ----------
+    whole : Tensor
+        The result, or flat all that the results span.
+    start, nbytes : int
+    results : tuple of (int, Tensor, int)
+        The results: number, where the graph has it, and the element of the span at which it begins.
+    """
+
+    whole: Tensor
+    start: int
+    nbytes: int
+    results: tuple[tuple[int, Tensor, int], ...]
+
+    @classmethod
+    def of(cls, own: Sequence[_Result]) -> list[_Span]:
+        """Spans of all results. Views of one array share the memory of its copy, as they share that of the array."""
+        found, sharing = [], dict[tuple[Storage, int], list[int]]()
+        for number, each in enumerate(own):
+            key = (each.tensor._storage, each.tensor.dtype.itemsize if each.nbytes else -number)
+            sharing.setdefault(key, []).append(number)
+        for (storage, size), numbers in sharing.items():
+            start = min(own[number].start for number in numbers) // _ALIGNMENT * _ALIGNMENT
+            nbytes = max(own[number].start + own[number].nbytes for number in numbers) - start
+            if len(numbers) > 1 and 2 * sum(own[number].nbytes for number in numbers) >= nbytes:
+                whole = Tensor(storage, (nbytes // size,), own[numbers[0]].tensor.dtype, (1,), start // size)
+                views = ((number, own[number].tensor) for number in numbers)
+                parts = tuple((number, view, view._offset - start // size) for number, view in views)
+                found.append(cls(whole, start, nbytes, parts))
+            else:
+                found += [cls(*own[number], ((number, own[number].tensor, 0),)) for number in numbers]
+        return found
 
 
 class Graph(Generic[Returned]):
@@ -82,7 +120,7 @@ class Graph(Generic[Returned]):
         self._given = given
         self._recording = recording
         self._results = results
-        self._own = own
+        self._own, self._spans = [each.tensor for each in own], _Span.of(own)
         self._grown = tuple(grown.items())
         self._kept = tuple(kept.items())
         # Whose contents each replay changes: its own results, and what the function found.
@@ -118,7 +156,7 @@ class Graph(Generic[Returned]):
 
         Returns
         -------
-        What the function returned, with other Tensors.
+        What the function returned, with other Tensors. Those that were views of one array may share memory again.
 
         Raises
         ------
@@ -169,17 +207,16 @@ class Graph(Generic[Returned]):
             elif not _same(given.value, value):
                 raise ValueError(f"graph: {given.name} is {value!r}; expected {given.value!r}, as in the capture")
         self._check_fresh()
-        found, wanted, behind = [], [], []
+        found, wanted, behind = [*self._own], [], []
         if copy:
-            for own, start, nbytes in self._own:
+            for whole, start, nbytes, results in self._spans:
                 storage = Storage(device, nbytes)
-                found.append(Tensor(storage, own.shape, own.dtype, own._strides))
-                if self._by_kernel and _is_large(own):
-                    behind.append((own, found[-1]))
+                for number, own, first in results:
+                    found[number] = Tensor(storage, own.shape, own.dtype, own._strides, first)
+                if self._by_kernel and _is_large(whole):
+                    behind.append((whole, Tensor(storage, whole.shape, whole.dtype, whole._strides)))
                 elif nbytes:
-                    wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
-        else:
-            found += [own.tensor for own in self._own]
+                    wanted.append((whole._storage.buffer, start, storage.buffer, nbytes))
         copies = _copies(device, before, behind) if self._by_kernel else ()
         self._count_writes()  # before and after the replay, as Executable.run does
         if self._grown:

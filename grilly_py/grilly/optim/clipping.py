@@ -56,8 +56,7 @@ def clip_grad_norm(grads: Mapping[str, Any], max_norm: float) -> tuple[dict[str,
     backend = backend_of("clip_grad_norm", *grads.values())
     layouts = Layout.found(grads, backend.opened.facts.storage_range // 4)
     flats = [layout.gathered(backend, grads) for layout in layouts]
-    squares = [square_of(flat[begin:end]) for layout, flat in zip(layouts, flats, strict=True)
-               for begin, end in layout.runs()]  # fmt: skip
+    squares = [square_of(part) for layout, flat in zip(layouts, flats, strict=True) for part in layout.filled(flat)]
     square = squares[0]
     for each in squares[1:]:
         square = square + each

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import array_api as xp
 from ..compute import Compute, Tensor
-from ..compute.arrays.assign import assign
+from ..compute.arrays.join import join
 
 #: Every array begins at a multiple of so many elements, as kernels read the longest runs from there.
 ALIGN = 16
@@ -119,15 +119,28 @@ class Layout:
         """The arrays in a flat one, by their names."""
         return {place.name: self.view(flat, place) for place in self.places}
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """Beginnings and ends of what lies without gaps: what is between arrays is undefined."""
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        """Beginnings and lengths of what lies without gaps: what is between arrays is undefined."""
         begin = end = 0
         for place in self.places:
             if place.start != end:
-                yield begin, end
+                yield begin, end - begin
                 begin = place.start
             end = place.start + place.size
-        yield begin, end
+        yield begin, end - begin
+
+    def filled(self, flat: Tensor) -> Iterator[Tensor]:
+        """Views of a flat array that together are its arrays: ``(runs, length)``, of runs at one distance."""
+        found: list[list[int]] = []  # beginning, length, runs, distance
+        for begin, length in self._runs():
+            last = found[-1] if found else [0, -1, 1, 0]
+            step = begin - last[0] - (last[2] - 1) * last[3]
+            if length == last[1] and (last[2] == 1 or step == last[3]):
+                last[2:] = last[2] + 1, step
+            else:
+                found.append([begin, length, 1, length])
+        for begin, length, count, step in found:
+            yield flat._view((count, length), (step, 1), flat._offset + begin)
 
     def stacks(self) -> Iterator[tuple[tuple[int, ...], list[Place]]]:
         """The arrays by their shapes."""
@@ -179,12 +192,13 @@ class Layout:
     def fill(self, flat: Tensor, arrays: Mapping[str, Any], names: Iterable[str]) -> None:
         """Copy some of the arrays to their places in a flat one."""
         own = {place.name: place for place in self.places}
+        places, tensors = [], []
         for name in names:
-            if own[name].size:
-                array = arrays[name]
-                array = array if isinstance(array, Tensor) else flat.backend.tensor(np.asarray(array))
-                array = array if array.dtype == flat.dtype else xp.astype(array, flat.dtype)
-                assign(flat.backend.opened, self.view(flat, own[name]), array)
+            array = arrays[name]
+            array = array if isinstance(array, Tensor) else flat.backend.tensor(np.asarray(array))
+            tensors.append(array if array.dtype == flat.dtype else xp.astype(array, flat.dtype))
+            places.append(own[name].start)
+        join(flat.backend.opened, flat, places, tensors)
         flat.backend.runtime.flush()
 
 

@@ -226,7 +226,7 @@ class Optimizer:
         owner = type(self).__name__
         if not isinstance(grads, Mapping):
             raise TypeError(f"{owner}: grads is a {type(grads).__name__}; expected names with arrays")
-        known = [place.name for bucket in self._buckets for place in bucket.layout.places]
+        known = {place.name: place for bucket in self._buckets for place in bucket.layout.places}
         missing, unknown = [n for n in known if n not in grads], [n for n in grads if known and n not in known]
         if missing or unknown:
             raise ValueError(
@@ -250,8 +250,8 @@ class Optimizer:
         if self._measures:
             squares = None
             for bucket, gradient in zip(self._buckets, gradients, strict=True):
-                for begin, end in bucket.layout.runs():
-                    square = square_of(gradient[begin:end])
+                for part in bucket.layout.filled(gradient):
+                    square = square_of(part)
                     squares = square if squares is None else squares + square
             assert squares is not None
             arguments.append(squares.reshape(1))

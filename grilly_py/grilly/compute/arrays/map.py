@@ -407,6 +407,7 @@ def _dispatch(
     push |= {f"e_{axis}": extent for axis, extent in enumerate(extents[-AXES:])}
     push |= {f"n_{place}": Live(told[place]) if place < len(told) else 0 for place in range(WORDS)}
     constants = {"BITS_Y": width_of(result.dtype), "INDEX": 0, "AXES": axes, "DEEP": int(deep), "EACH": each}
+    constants["WHOLE"] = int("whole" in choice.tile and result.size % each == 0)
     for number, name in enumerate(_LETTERS):
         there = number < len(operands)
         push[f"{name}_offset"] = At(reached[number] if there else None)

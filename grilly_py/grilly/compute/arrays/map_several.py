@@ -29,7 +29,7 @@ from .scatter import emit_scatter
 #: What a dispatch has at most (shaders/arrays/map-several.comp).
 OPERANDS, WORDS, RESULTS = 8, 8, 4
 _OPERANDS, _RESULTS = "abcdefgh", "wxyz"
-_EACH = 4  # elements that an invocation makes of each result
+_EACH = 4  # elements of a run, of which an invocation makes one or some
 
 
 def emit_several(
@@ -122,7 +122,9 @@ def _dispatch(
     push |= {f"n_{place}": Live(told[place]) if place < len(told) else 0 for place in range(WORDS)}
     for name, kind in zip("st", kinds, strict=True):
         push |= {f"{name}_{axis}": stride % 2**32 for axis, stride in enumerate(kind)}
-    constants = {"RESULTS": len(results), "AXES": axes}
+    repeats = 1 if strides else choice.tile["repeats"]
+    constants = {"RESULTS": len(results), "AXES": axes, "REPEATS": repeats}
+    constants["WHOLE"] = int("whole" in choice.tile and results[0].size % (repeats * _EACH) == 0)
     constants["SECOND"] = sum(1 << number for number, each in own.items() if each != kinds[0])
     arrays: dict = {}
     for names, given in ((_OPERANDS, operands), (_RESULTS, results)):
@@ -133,7 +135,7 @@ def _dispatch(
             constants[f"BITS_{name.upper()}"] = 32 if there is None else width_of(there.dtype)
     for number, name in enumerate(_OPERANDS):
         constants[f"FORM_{name.upper()}"] = forms[number] if number < len(operands) else ABSENT
-    groups = choice.workgroups(results[0].size, _EACH * choice.threads)
+    groups = choice.workgroups(results[0].size, repeats * _EACH * choice.threads)
     hole = Hole("values", expression, OPERANDS)
     operation = Elementwise(expression, tuple(operands), results[0]) if len(results) == 1 else None
     planner.dispatch(choice, constants, arrays, push, groups, results[0].size * len(results),
