@@ -58,6 +58,8 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
         return [plain]
     options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1, "FEATURES": _late(variant)}
     sets = [plain | {name: value for name, value in options.items() if name in plain}, plain]
+    if "VALUES_IN_KEYS" in plain:
+        sets += [plain | {"VALUES_IN_KEYS": 1}, plain | {"CAUSAL": 1, "LSE": 1, "FEATURES": extras_bits(EXTRAS)}]
     if variant.family in _EACH_OPTION:
         masked = plain | {"MASK": 1, "CAUSAL": 1, "LSE": 1}
         sets += [plain | {"CAUSAL": 1, "LSE": 1, "FEATURES": extras_bits((name,))} for name in variant.offers]
@@ -145,6 +147,8 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
 
     With and without options, of which a call has ``most`` at most. Calls with quantized caches have no masks.
     """
+    if "together" in choice.tile:
+        return _wide_sets(choice)
     sets = []
     quantized = "BITS" in choice.variant.constants
     masked = "masked" not in choice.variant.limits and not quantized
@@ -162,6 +166,15 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
             mask = {"MASK": 2} if masked else {}
             sets += [plain | mask | {"FEATURES": extras_bits(names)} for names in _at_once(choice.variant.offers, most)]
     return sets
+
+
+def _wide_sets(choice: Choice) -> list[dict[str, int]]:
+    """Of flash-decode-wide: its widest heads, with values of their own and in the keys, and with every option."""
+    widths = (choice.variant.limits[name][1] for name in ("head_dim", "value_dim"))
+    plain = dict.fromkeys(choice.variant.constants, 0) | dict(zip(("HEAD_DIM", "VALUE_DIM"), widths, strict=True))
+    plain |= {"ROWS": choice.tile["rows"], "LSE": 1}
+    options = {"MASK": 2, "CAUSAL": 1, "FEATURES": extras_bits(choice.variant.offers)}
+    return [plain, plain | {"VALUES_IN_KEYS": 1}, plain | options, plain | options | {"VALUES_IN_KEYS": 1}]
 
 
 def _few_rows(choice: Choice, size: int, dim: int, rows: int) -> dict[str, int] | None:

@@ -56,7 +56,9 @@ layout(constant_id = 14) const int VALUES_IN_KEYS = 0;
 #define V8 (VDIM / 8)
 #define ROW_THREADS (THREADS / TILE_ROWS)
 #define EACH (KEYS / ROW_THREADS)
-#if DIM % (PARTS * MATRIX_K) || VDIM % (PARTS * MATRIX_N) || KEYS % MATRIX_N || KEYS % MATRIX_K || EACH % 2 || ROW_THREADS > SUBGROUP
+#define KEY_THREADS (THREADS / KEYS)
+#define WORDS_EACH(words) (((words) + KEY_THREADS - 1) / KEY_THREADS)
+#if DIM % (PARTS * MATRIX_K) || VDIM % (PARTS * MATRIX_N) || KEYS % MATRIX_N || KEYS % MATRIX_K || EACH % 2 || ROW_THREADS > SUBGROUP || THREADS % KEYS
 #error "parts are whole fragments, tiles too, and a row's invocations have pairs of keys"
 #endif
 
@@ -82,7 +84,8 @@ const float SLACK = 8.0;
 uint thread, lane, subgroup, band, part, batch, head, first_row, begin, end, k_base, v_base;
 FACTOR_A q_frag[RF][QF];
 SUMS o_frag[RF][VF];
-uvec4 held[MOST(PER_THREAD(KEYS * D8), PER_THREAD(KEYS * V8))];
+uvec4 held[WORDS_EACH(MOST(D8, V8))];
+uint my_key, my_word;  // whose words of 16 bytes, and from which on, KEY_THREADS apart, this invocation brings
 // Of the row of scores that this invocation looks at.
 uint my_row, my_query, my_mask;
 float top, total;
@@ -159,21 +162,19 @@ void load_queries() {
 
 // Keys past the last are zeros, as what weights of zero multiply must be finite.
 void fetch_keys(uint first_key) {
-    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
-        uint e = thread + n * THREADS, key = first_key + e / D8, column = 8u * (e % D8);
+    uint key = first_key + my_key, at = k_base + K_PLACE(key) >> 3;
+    [[unroll]] for (uint n = 0u; n < WORDS_EACH(D8); ++n) {
+        uint word = my_word + n * KEY_THREADS;
         held[n] = uvec4(0u);
-        if (((KEYS * D8) % THREADS == 0 || e < KEYS * D8) && key < end && (HEAD_DIM == DIM || column < HEAD_DIM)) {
-            held[n] = k_data[(k_base + K_PLACE(key) + column) >> 3];
-        }
+        if (key < end && (HEAD_DIM == DIM && D8 % KEY_THREADS == 0 || word < HEAD_DIM / 8)) held[n] = k_data[at + word];
     }
 }
 void fetch_values(uint first_key) {
-    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
-        uint e = thread + n * THREADS, key = first_key + e / V8, column = 8u * (e % V8);
+    uint key = first_key + my_key, at = v_base + V_PLACE(key) >> 3;
+    [[unroll]] for (uint n = 0u; n < WORDS_EACH(V8); ++n) {
+        uint word = my_word + n * KEY_THREADS;
         held[n] = uvec4(0u);
-        if (((KEYS * V8) % THREADS == 0 || e < KEYS * V8) && key < end && (VALUE_DIM == VDIM || column < VALUE_DIM)) {
-            held[n] = v_data[(v_base + V_PLACE(key) + column) >> 3];
-        }
+        if (key < end && (VALUE_DIM == VDIM && V8 % KEY_THREADS == 0 || word < VALUE_DIM / 8)) held[n] = v_data[at + word];
     }
 }
 
@@ -185,23 +186,30 @@ bool some_non_finite(uvec4 words) {
 
 // `masked`: some row may not see some of the keys, so values that are not finite have to be found.
 void store_keys(uint first_key, bool masked) {
-    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
-        uint e = thread + n * THREADS;
-        if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) {
-            tile[e / D8 * STRIDE + e % D8] = held[n];
-            bool value = VALUES_IN_KEYS != 0 && 8u * (e % D8) < VALUE_DIM;
-            if (masked && value && some_non_finite(held[n])) poisoned = first_key + 1u;
-        }
+    [[unroll]] for (uint n = 0u; n < WORDS_EACH(D8); ++n) {
+        uint word = my_word + n * KEY_THREADS;
+        if (D8 % KEY_THREADS == 0 || word < D8) tile[my_key * STRIDE + word] = held[n];
+        bool value = VALUES_IN_KEYS != 0 && word < VALUE_DIM / 8;
+        if (masked && value && some_non_finite(held[n])) poisoned = first_key + 1u;
     }
 }
 void store_values(uint first_key, bool masked) {
-    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
-        uint e = thread + n * THREADS;
-        if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) {
-            tile[e / V8 * STRIDE + e % V8] = held[n];
-            if (masked && some_non_finite(held[n])) poisoned = first_key + 1u;
-        }
+    [[unroll]] for (uint n = 0u; n < WORDS_EACH(V8); ++n) {
+        uint word = my_word + n * KEY_THREADS;
+        if (V8 % KEY_THREADS == 0 || word < V8) tile[my_key * STRIDE + word] = held[n];
+        if (masked && some_non_finite(held[n])) poisoned = first_key + 1u;
     }
+}
+
+FACTOR_A weight_factor(uint i, uint f) {
+    FACTOR_A p;
+    coopMatLoad(p, tile, P_START + (band * RF + i) * MATRIX_M * P_STRIDE + f * (MATRIX_K / 8), P_STRIDE, ROW_MAJOR);
+    return p;
+}
+FACTOR_B value_factor(uint f, uint c) {
+    FACTOR_B v;
+    coopMatLoad(v, tile, f * MATRIX_K * STRIDE + (part * VF + c) * (MATRIX_N / 8), STRIDE, ROW_MAJOR);
+    return v;
 }
 
 // The part of the scores that the subgroup's columns make.
@@ -281,50 +289,59 @@ void make_weights(uint first_key, bool masked) {
     }
 }
 
-float half_of(uint word, uint column) {
-    f16vec2 pair = unpackFloat2x16(word);
-    return float((column & 1u) == 0u ? pair.x : pair.y);
+// Products of weights and values that are not finite, of a tile that is masked: zero times infinity would be NaN. Rare.
+// First finite values are multiplied, then ones in place of infinities, of their negatives, and of NaN: where such a product
+// is positive, the row sees one. What a tile has of a kind is read anew.
+uint of_kind(uint bits, uint kind) {
+    const uint exponent = EXPONENTS & 0xffffu, lowest = EXPONENT_ONES & 0xffffu;
+    uint found = (bits & exponent) != exponent ? 0u : (bits & (lowest - 1u)) != 0u ? 3u : (bits >> 15) + 1u;
+    return found != kind ? 0u : kind == 0u ? bits : (exponent - lowest) / 2u & exponent;  // 1
 }
 
-// Rare, so by the key and on vector units: zero times infinity would be NaN on matrix units.
-void add_values() {
-    [[dont_unroll]] for (uint n = 0u; n < KEYS; ++n) {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float w = half_of(tile[P_START + PLACE_ROW(i, e) * P_STRIDE + n / 8u][n % 8u / 2u], n);
-                [[unroll]] for (uint c = 0u; c < VF; ++c) {
-                    uint column = (part * VF + c) * MATRIX_N + PLACE(e) % MATRIX_N;
-                    float value = half_of(tile[n * STRIDE + column / 8u][column % 8u / 2u], column);
-                    o_frag[i][c][e] += w == 0.0 ? 0.0 : w * value;
+void multiply_poisoned(uint first_key) {
+    [[dont_unroll]] for (uint kind = 0u; kind < 4u; ++kind) {
+        float special = uintBitsToFloat(kind == 1u ? 0x7f800000u : kind == 2u ? 0xff800000u : 0x7fc00000u);
+        uint key = first_key + my_key, at = v_base + V_PLACE(key) >> 3;
+        [[dont_unroll]] for (uint word = my_word; word < V8; word += KEY_THREADS) {
+            uvec4 found = uvec4(0u);
+            if (key < end && word < VALUE_DIM / 8) found = v_data[at + word];
+            [[unroll]] for (uint n = 0u; n < 4u; ++n) {
+                found[n] = of_kind(found[n] & 0xffffu, kind) | of_kind(found[n] >> 16, kind) << 16;
+            }
+            tile[my_key * STRIDE + word] = found;
+        }
+        barrier();
+        [[unroll]] for (uint f = 0u; f < PF; ++f) {
+            [[unroll]] for (uint c = 0u; c < VF; ++c) {
+                FACTOR_B v = value_factor(f, c);
+                [[unroll]] for (uint i = 0u; i < RF; ++i) {
+                    SUMS more = coopMatMulAdd(weight_factor(i, f), v, SUMS(0.0));
+                    [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                        o_frag[i][c][e] += kind == 0u ? more[e] : more[e] > 0.0 ? special : 0.0;
+                    }
                 }
             }
         }
+        barrier();
     }
 }
 
-void multiply_values(uint first_key) {
-    if (grown == first_key + 1u) {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float decay = number_of(PLACE_ROW(i, e), 0u);
-                [[unroll]] for (uint c = 0u; c < VF; ++c) o_frag[i][c][e] *= decay;
-            }
-        }
-    }
-    if (poisoned == first_key + 1u) {
-        add_values();
-        return;
-    }
+void multiply_values() {
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         FACTOR_A p[RF];
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            uint start = P_START + (band * RF + i) * MATRIX_M * P_STRIDE;
-            coopMatLoad(p[i], tile, start + f * (MATRIX_K / 8), P_STRIDE, ROW_MAJOR);
-        }
+        [[unroll]] for (uint i = 0u; i < RF; ++i) p[i] = weight_factor(i, f);
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_B v;
-            coopMatLoad(v, tile, f * MATRIX_K * STRIDE + (part * VF + c) * (MATRIX_N / 8), STRIDE, ROW_MAJOR);
+            FACTOR_B v = value_factor(f, c);
             [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p[i], v, o_frag[i][c]);
+        }
+    }
+}
+
+void scale_output() {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+            float decay = number_of(PLACE_ROW(i, e), 0u);
+            [[unroll]] for (uint c = 0u; c < VF; ++c) o_frag[i][c][e] *= decay;
         }
     }
 }
@@ -333,18 +350,20 @@ void multiply_values(uint first_key) {
 void add_tile(uint first_key, bool masked) {
     store_keys(first_key, masked);
     barrier();
-    if (VALUES_IN_KEYS != 0) fetch_keys(first_key + KEYS);
-    else fetch_values(first_key);
+    if (VALUES_IN_KEYS == 0) fetch_values(first_key);
     multiply_keys();
     barrier();
-    if (VALUES_IN_KEYS == 0) {
-        store_values(first_key, masked);
-        fetch_keys(first_key + KEYS);
-    }
+    if (VALUES_IN_KEYS == 0) store_values(first_key, masked);
+    fetch_keys(first_key + KEYS);
     make_weights(first_key, masked);
     barrier();
-    multiply_values(first_key);
-    barrier();
+    if (grown == first_key + 1u) scale_output();
+    if (poisoned != first_key + 1u) {
+        multiply_values();
+        barrier();
+    } else {
+        multiply_poisoned(first_key);
+    }
 }
 
 // Eight columns of a row of the output for each invocation of a subgroup, through shared memory.
@@ -393,6 +412,8 @@ void main() {
     band = subgroup / PARTS;
     part = subgroup % PARTS;
     my_row = thread / ROW_THREADS;
+    my_key = thread / KEY_THREADS;
+    my_word = thread % KEY_THREADS;
     batch = gl_WorkGroupID.z;
     // Which rows, and which of the keys that they see.
 #ifdef SPLITS
