@@ -98,7 +98,7 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
     seen = set()
     for operation, dtype, dim, rows, (mask, names) in product(
         ("attention", "attention-backward-dq", "attention-backward-dkv"), ("float32", "float16"),
-        (32, 64, 128, 256)[few:], (1 << 11, 1 << 20)[few:], _MEETING,
+        (32, 64, 128, 256, 512)[few:], (1 << 11, 1 << 20)[few:], _MEETING,
     ):  # fmt: skip
         facts = {"align": 8, "head_dim": dim, "value_dim": dim, "causal": 1}
         if operation == "attention":
@@ -152,7 +152,7 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
     sets = []
     quantized = "BITS" in choice.variant.constants
     masked = "masked" not in choice.variant.limits and not quantized
-    for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
+    for dim, rows in ((512, 8), (256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
         plain = _few_rows(choice, size, dim, rows)
         if plain is None:
             continue
@@ -408,7 +408,7 @@ def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[t
     both = functions.filling(registry, quickly)
     bits = extras_bits(FUNCTIONS)
     if choice.variant.operation == "attention-decode":
-        for dim, rows in ((256, 8), (128, 64), (128, 8), (128, 1), (64, 64), (64, 8)):
+        for dim, rows in ((512, 8), (256, 8), (128, 64), (128, 8), (128, 1), (64, 64), (64, 8)):
             plain = _few_rows(choice, choice.subgroup_size or size, dim, rows)
             if plain is None:
                 continue

@@ -25,7 +25,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
@@ -385,22 +384,23 @@ void store_rows() {
             vec4 low = uintBitsToFloat(tile[scratch + 2u * lane]), high = uintBitsToFloat(tile[scratch + 2u * lane + 1u]);
             SYNC_SUBGROUP;
             uint column = (part * VF + c) * MATRIX_N + 8u * (lane % words);
-            if (!mine || column >= VALUE_DIM) continue;
+            if (mine && column < VALUE_DIM) {
 #ifdef SPLITS
-            uint at = part_at + r * uint(RECORD) + column / 4u;
-            parts[at] = low;
-            parts[at + 1u] = high;
+                uint at = part_at + r * uint(RECORD) + column / 4u;
+                parts[at] = low;
+                parts[at + 1u] = high;
 #else
-            low *= share;
-            high *= share;
-            if (MERGE != 0 && keep != 0.0) {
-                uvec4 old = o_data[(place + column) >> 3];
-                low += keep * vec4(unpackFloat2x16(old.x), unpackFloat2x16(old.y));
-                high += keep * vec4(unpackFloat2x16(old.z), unpackFloat2x16(old.w));
-            }
-            o_data[(place + column) >> 3] =
-                uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw));
+                low *= share;
+                high *= share;
+                if (MERGE != 0 && keep != 0.0) {
+                    uvec4 old = o_data[(place + column) >> 3];
+                    low += keep * vec4(unpackFloat2x16(old.x), unpackFloat2x16(old.y));
+                    high += keep * vec4(unpackFloat2x16(old.z), unpackFloat2x16(old.w));
+                }
+                o_data[(place + column) >> 3] =
+                    uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw));
 #endif
+            }
         }
     }
 }
