@@ -532,29 +532,34 @@ def wide(tmp_path_factory):
     return Manifest(Checkout(root))
 
 
-@pytest.fixture(params=[(family, name) for family in WIDE for name in WIDE_TILES], ids=lambda p: f"{p[0][:6]}-{p[1]}")
-def of_wide(request, vulkan_backend, wide, monkeypatch):
-    """A view of the device with one of the kernels, and the kernel's choice."""
-    path, name = request.param
+@pytest.fixture
+def of_wide(vulkan_backend, wide, monkeypatch):
+    """A function that gives a view of the device with one of the kernels."""
     registry = with_shaders(monkeypatch, vulkan_backend, wide)
-    family = path.rpartition("/")[2]
-    (variant,) = (v for v in wide.variants if (v.family, v.variant) == (family, name))
-    choice = registry.choice(variant)
-    return pin(view_of(vulkan_backend), choice), choice
+
+    def view(family, name):
+        (variant,) = (v for v in wide.variants if (v.family, v.variant) == (family, name))
+        return pin(view_of(vulkan_backend), registry.choice(variant))
+
+    return view
 
 
 @pytest.mark.long("a compiler for processors takes minutes for each")
-@pytest.mark.parametrize("case", [
-    Case("ragged", batch=2, heads=6, kv_heads=2, queries=11, keys=147, dim=56, value_dim=24, causal=True, scale=-0.3),
-    Case("additive", heads=40, kv_heads=1, queries=2, keys=131, dim=64, value_dim=32, mask="add-inf-rows"),
-], ids=str)  # fmt: skip
-def test_wide_heads(of_wide, case):
-    view, choice = of_wide
+@pytest.mark.parametrize(("family", "name", "case"), [
+    ("flash-attention-wide", "two", Case(
+        "ragged", batch=2, heads=6, kv_heads=2, queries=71, keys=147, dim=56, value_dim=24, causal=True, scale=-0.3)),
+    ("flash-attention-wide", "one", Case("additive", queries=19, keys=31, dim=64, value_dim=32, mask="add-inf-rows")),
+    ("flash-decode-wide", "two", Case("multi-query", heads=40, kv_heads=1, queries=2, keys=300, value_dim=32)),
+    ("flash-decode-wide", "one", Case(
+        "causal", batch=2, heads=6, kv_heads=2, queries=7, keys=147, dim=56, value_dim=24, causal=True)),
+])  # fmt: skip
+def test_wide_heads(of_wide, family, name, case):
+    view = of_wide(family, name)
     q, k, v, mask = make_arrays(case, np.float16)
     exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
     out, lse = view.attention.flash_attention2(
         *(view.tensor(a) for a in (q, k, v)), mask=mask, scale=case.scale, causal=case.causal, return_lse=True,
-        kernel=choice.variant.family,
+        kernel=family,
     )  # fmt: skip
     assert_as_accurate(out.numpy(), exact, plain, f"{case.name} output", output_magnitude(case, q, k, v, mask))
     assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse", lse_magnitude(case, q, k, plain_lse))
