@@ -58,7 +58,8 @@ def test_masks(backend, mask):
 
 
 @pytest.mark.parametrize("options", [
-    {"softcap": 2.0, "window_size": (20, 4)}, {"alibi_slopes": np.float32([0.5, 0.1])}, {"dropout_p": 0.2, "dropout_seed": 3},
+    {"softcap": 2.0, "window_size": (20, 4)}, {"alibi_slopes": np.float32([0.5, 0.1])},
+    {"dropout_p": 0.2, "dropout_seed": 3},
     {"score_mod": lambda score, b, h, q, k: score - abs(q - k) * 0.1},
 ], ids=lambda o: "-".join(o))  # fmt: skip
 def test_options(backend, options):
@@ -204,7 +205,8 @@ def test_values_in_keys_that_some_do_not_see(backend, family):
     q, k, *_ = make_arrays(case, np.float16)
     k[:, :, 130, 3] = np.nan
     keys = backend.tensor(k)
-    got = backend.attention.flash_attention2(backend.tensor(q), keys, keys[..., :32], causal=True, kernel=family).numpy()
+    run = backend.attention.flash_attention2
+    got = run(backend.tensor(q), keys, keys[..., :32], causal=True, kernel=family).numpy()
     exact = reference.flash_attention(q, k, k[..., :32], dtype=np.float64, causal=True)
     assert np.isnan(got[:, :, 4]).all()
     np.testing.assert_allclose(got[:, :, :4], exact[:, :, :4], rtol=0, atol=3e-3)

@@ -1,6 +1,7 @@
 """Attention of few queries over many keys: the keys are split over the device, the last workgroup combines the splits.
 
-The plan of the families flash-decode, flash-decode-matrix and flash-decode-wide, and that of flash-decode-llvmpipe, which splits no keys.
+The plan of the families flash-decode, flash-decode-matrix and flash-decode-wide, and that of flash-decode-llvmpipe,
+which splits no keys.
 schedule.py decides when it pays, and how rows, invocations and keys are shared out.
 """
 
@@ -79,7 +80,8 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         "MASK": mask_kind(mask), "FEATURES": bits,
         "ROWS": split.rows, "LANES": split.lanes, "UNROLL": split.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": split.stages, "SPLIT_KEYS": choice.tile.get("keys", 0),
-        "VALUES_IN_KEYS": int(call.values_in_keys), "LONG": int(walked >= choice.tile.get("long", walked + 1)), "BITS": call.bits,
+        "LONG": int(walked >= choice.tile.get("long", walked + 1)), "BITS": call.bits,
+        "VALUES_IN_KEYS": int(call.values_in_keys),
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     chunk = Chunk(q, k, v, o, sums, mask, call.shift + call.options.right, False, bias, call.first)

@@ -128,8 +128,9 @@ def _attend(
     if stream_plan.needed(device, q, k, v, mask, checked):
         part = stream.Part(operation, asked.causal, scale, asked.kernel, asked.high, checked, terms.shift)
         return stream.attend(part, device, q, k, v, mask)[: 1 + asked.lse], None
-    tensors = [four_axes(to_device(device, a)) for a in (given[:2] if shares else given)]
-    if shares:
+    once = shares and not isinstance(v, Tensor)  # arrays of the host are sent once
+    tensors = [four_axes(to_device(device, a)) for a in (given[:2] if once else given)]
+    if once:
         tensors.append(tensors[1][..., : v.shape[-1]])
     tensors += [on_device(device, array, full) for array in (mask, None if checked is None else checked.bias)]
     if checked is not None:
@@ -139,7 +140,7 @@ def _attend(
         tensors[4] = options.attn_bias.astype(FLOAT32).broadcast_to(full)
         found = attention_executable(device, tensors, terms)
     assert found is not None, "a bias of 16 bits"
-    serves = not terms.options.contents and all(t is a for t, a in zip(tensors[: 2 if shares else 3], given, strict=False))
+    serves = not terms.options.contents and all(t is a for t, a in zip(tensors, given, strict=False))
     results = found.run((*tensors, found.parameters_of(device, checked)))
     if rank != 4:
         shape = (*tuple(q.shape)[:-1], v.shape[-1])
