@@ -17,7 +17,7 @@
 //
 // The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
-// summed by itself), for wide heads CHUNK_SUMS (so is each chunk of a score), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
+// summed by itself), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
 // subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS, for few registers: options-in-shared.glsl.
 // HEAD_DIM is free; VALUE_DIM is at most 4 TX CV. ROWS and KEYS are multiples of 8.
 
@@ -31,9 +31,6 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
 #ifndef BLOCK_SUMS
 #define BLOCK_SUMS 0
-#endif
-#ifndef CHUNK_SUMS
-#define CHUNK_SUMS 0
 #endif
 #define TY (THREADS / TX)
 #define ROWS (TY * TM)
@@ -339,12 +336,6 @@ void main() {
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             [[unroll]] for (uint j = 0u; j < KT; ++j) s[i][j] = 0.0;
         }
-#if CHUNK_SUMS
-        float whole[TM][KT];
-        [[unroll]] for (uint i = 0u; i < TM; ++i) {
-            [[unroll]] for (uint j = 0u; j < KT; ++j) whole[i][j] = 0.0;
-        }
-#endif
         [[dont_unroll]] for (uint chunk = 0u; chunk < chunks; ++chunk) {
 #if !PREFETCH
             fetch_scores_chunk(first_key, chunk * DC);
@@ -356,14 +347,6 @@ void main() {
             else fetch_values_chunk(first_key);
 #endif
             multiply_scores_chunk();
-#if CHUNK_SUMS
-            [[unroll]] for (uint i = 0u; i < TM; ++i) {
-                [[unroll]] for (uint j = 0u; j < KT; ++j) {
-                    whole[i][j] += s[i][j];
-                    s[i][j] = chunk + 1u < chunks ? 0.0 : whole[i][j];
-                }
-            }
-#endif
             barrier();
         }
 
