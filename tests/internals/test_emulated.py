@@ -545,15 +545,16 @@ def of_wide(vulkan_backend, wide, monkeypatch):
 
 
 @pytest.mark.long("a compiler for processors takes minutes for each")
-@pytest.mark.parametrize(("family", "name", "case"), [
-    ("flash-attention-wide", "two", Case(
+@pytest.mark.parametrize(("room", "name", "case"), [
+    ("flash-attention", "two", Case(
         "ragged", batch=2, heads=6, kv_heads=2, queries=71, keys=147, dim=56, value_dim=24, causal=True, scale=-0.3)),
-    ("flash-attention-wide", "one", Case("additive", queries=19, keys=31, dim=64, value_dim=32, mask="add-inf-rows")),
-    ("flash-decode-wide", "two", Case("multi-query", heads=40, kv_heads=1, queries=2, keys=300, value_dim=32)),
-    ("flash-decode-wide", "one", Case(
+    ("flash-attention", "one", Case("additive", queries=19, keys=31, dim=64, value_dim=32, mask="add-inf-rows")),
+    ("flash-decode", "two", Case("multi-query", heads=40, kv_heads=1, queries=2, keys=300, value_dim=32)),
+    ("flash-decode", "one", Case(
         "causal", batch=2, heads=6, kv_heads=2, queries=7, keys=147, dim=56, value_dim=24, causal=True)),
 ])  # fmt: skip
-def test_wide_heads(of_wide, family, name, case):
+def test_wide_heads(of_wide, room, name, case):
+    family = f"{room}-wide"
     view = of_wide(family, name)
     q, k, v, mask = make_arrays(case, np.float16)
     exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
