@@ -425,7 +425,7 @@ def test_layer_refuses(vulkan_backend):
         (lambda cache, q, k: cache.positions(None), TypeError, "count is None"),
         (lambda cache, q, k: nn.KVCache(2, 5, 2, 8, backend="x"), TypeError, "grilly.Compute"),
         (lambda cache, q, k: nn.KVCache(2, 5, 2, 8, dtype=int), TypeError, "dtype is int64"),
-        (lambda cache, q, k: nn.KVCache(2, 5, 2, 300), ValueError, "at most 256"),
+        (lambda cache, q, k: nn.KVCache(2, 5, 2, 520), ValueError, r"\(520, 520\); expected at most \(576, 512\)"),
         (lambda cache, q, k: F.flash_attention_with_kvcache(q, None, cache.v), TypeError, "k_cache is a NoneType"),
         (lambda cache, q, k: F.flash_attention_with_kvcache(cache.k, cache.k, cache.v, cache_seqlens=1, kernel=[]),
          TypeError, "kernel is a list; expected the name"),

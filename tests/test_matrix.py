@@ -39,7 +39,7 @@ def dtype_of(variant):
 
 def pinned(backend, variant, value_dim=None):
     """A view of the backend that runs the variant, and its largest head dimension; or a skip that says why not."""
-    dim = variant.limits["head_dim"][1]
+    dim = min(variant.limits[name][1] for name in ("head_dim", "value_dim"))
     within = {fact: low for fact, (low, _) in variant.limits.items()}
     facts = {**within, "align": 8, "head_dim": dim, "value_dim": value_dim or dim}
     return only_or_skip(backend, variant, **facts), dim

@@ -469,20 +469,20 @@ def test_fields_of_other_kinds(tmp_path, case, fields, said):
     refused(made, said)
 
 
-BIG = {"hidden_size": 4 * 257, "dim": 4 * 257, "n_embd": 4 * 257, "d_model": 4 * 257}
+BIG = {"hidden_size": 4 * 513, "dim": 4 * 513, "n_embd": 4 * 513, "d_model": 4 * 513}
 
 
 @pytest.mark.parametrize("case, fields, said", [
-    *[(name, BIG, f"{field} is {value}; expected heads of at most 256 elements, and these have 257")
-      for name, field, value in (("bert", "hidden_size", 1028), ("distilbert", "dim", 1028),
-                                 ("mpnet", "hidden_size", 1028), ("gpt2", "n_embd", 1028), ("vit", "hidden_size", 1028),
+    *[(name, BIG, f"{field} is {value}; expected heads of at most 512 elements, and these have 513")
+      for name, field, value in (("bert", "hidden_size", 2052), ("distilbert", "dim", 2052),
+                                 ("mpnet", "hidden_size", 2052), ("gpt2", "n_embd", 2052), ("vit", "hidden_size", 2052),
                                  ("whisper", "encoder_attention_heads", 4))],
-    ("llama", {"head_dim": 258}, "head_dim is 258; expected heads of at most 256 elements, and these have 258"),
-    ("mistral", {"hidden_size": 4 * 258, "head_dim": None}, "hidden_size is 1032; expected heads of at most 256"),
-    ("gemma2", {"head_dim": 512}, "head_dim is 512; expected heads of at most 256 elements"),
-    ("t5", {"d_kv": 257}, "d_kv is 257; expected heads of at most 256 elements"),
-    ("clip", {"text_config": {"hidden_size": 1028, "num_attention_heads": 4}},
-     "text_config: num_attention_heads is 4; expected heads of at most 256 elements"),
+    ("llama", {"head_dim": 514}, "head_dim is 514; expected heads of at most 512 elements, and these have 514"),
+    ("mistral", {"hidden_size": 4 * 514, "head_dim": None}, "hidden_size is 2056; expected heads of at most 512"),
+    ("gemma2", {"head_dim": 576}, "head_dim is 576; expected heads of at most 512 elements"),
+    ("t5", {"d_kv": 513}, "d_kv is 513; expected heads of at most 512 elements"),
+    ("clip", {"text_config": {"hidden_size": 2052, "num_attention_heads": 4}},
+     "text_config: num_attention_heads is 4; expected heads of at most 512 elements"),
     ("t5", {"relative_attention_num_buckets": 2}, "relative_attention_num_buckets is 2; expected an even number, at"),
     ("t5", {"relative_attention_num_buckets": 7}, "relative_attention_num_buckets is 7; expected an even number, at"),
     ("t5", {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 16},

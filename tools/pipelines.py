@@ -58,6 +58,8 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
         return [plain]
     options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1, "FEATURES": _late(variant)}
     sets = [plain | {name: value for name, value in options.items() if name in plain}, plain]
+    if "VALUES_IN_KEYS" in plain:
+        sets += [plain | {"VALUES_IN_KEYS": 1}, plain | {"CAUSAL": 1, "LSE": 1, "FEATURES": extras_bits(EXTRAS)}]
     if variant.family in _EACH_OPTION:
         masked = plain | {"MASK": 1, "CAUSAL": 1, "LSE": 1}
         sets += [plain | {"CAUSAL": 1, "LSE": 1, "FEATURES": extras_bits((name,))} for name in variant.offers]
@@ -96,7 +98,7 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
     seen = set()
     for operation, dtype, dim, rows, (mask, names) in product(
         ("attention", "attention-backward-dq", "attention-backward-dkv"), ("float32", "float16"),
-        (32, 64, 128, 256)[few:], (1 << 11, 1 << 20)[few:], _MEETING,
+        (32, 64, 128, 256, 512)[few:], (1 << 11, 1 << 20)[few:], _MEETING,
     ):  # fmt: skip
         facts = {"align": 8, "head_dim": dim, "value_dim": dim, "causal": 1}
         if operation == "attention":
@@ -145,10 +147,12 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
 
     With and without options, of which a call has ``most`` at most. Calls with quantized caches have no masks.
     """
+    if "together" in choice.tile:
+        return _wide_sets(choice)
     sets = []
     quantized = "BITS" in choice.variant.constants
     masked = "masked" not in choice.variant.limits and not quantized
-    for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
+    for dim, rows in ((512, 8), (256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
         plain = _few_rows(choice, size, dim, rows)
         if plain is None:
             continue
@@ -162,6 +166,15 @@ def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict
             mask = {"MASK": 2} if masked else {}
             sets += [plain | mask | {"FEATURES": extras_bits(names)} for names in _at_once(choice.variant.offers, most)]
     return sets
+
+
+def _wide_sets(choice: Choice) -> list[dict[str, int]]:
+    """Of flash-decode-wide: its widest heads, with values of their own and in the keys, and with every option."""
+    widths = (choice.variant.limits[name][1] for name in ("head_dim", "value_dim"))
+    plain = dict.fromkeys(choice.variant.constants, 0) | dict(zip(("HEAD_DIM", "VALUE_DIM"), widths, strict=True))
+    plain |= {"ROWS": choice.tile["rows"], "LSE": 1}
+    options = {"MASK": 2, "CAUSAL": 1, "FEATURES": extras_bits(choice.variant.offers)}
+    return [plain, plain | {"VALUES_IN_KEYS": 1}, plain | options, plain | options | {"VALUES_IN_KEYS": 1}]
 
 
 def _few_rows(choice: Choice, size: int, dim: int, rows: int) -> dict[str, int] | None:
@@ -397,7 +410,7 @@ def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[t
     both = functions.filling(registry, quickly)
     bits = extras_bits(FUNCTIONS)
     if choice.variant.operation == "attention-decode":
-        for dim, rows in ((256, 8), (128, 64), (128, 8), (128, 1), (64, 64), (64, 8)):
+        for dim, rows in ((512, 8), (256, 8), (128, 64), (128, 8), (128, 1), (64, 64), (64, 8)):
             plain = _few_rows(choice, choice.subgroup_size or size, dim, rows)
             if plain is None:
                 continue

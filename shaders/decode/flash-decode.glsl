@@ -11,7 +11,8 @@
 // The including shader has ROWS, WIDE (elements of o that an invocation makes, 4 or 8), LOWEST, and
 //     REACH   as include/last-of-team.glsl has it
 //     ROUNDED4(x)  what makes conversions of x to o's type round to nearest
-//     SUM_VECTORS  4-vectors of shared memory that it wants for itself, as `sums`, until the rows are left
+//     SUM_VECTORS  4-vectors of shared memory that it wants for itself, as `sums`, until the rows are left; or, where these
+//                  lie elsewhere, PUT_SUM(at, sum) and GET_SUM(at), for THREADS (WIDE / 4 + 1) of them
 // Specialization constant: 13 SPLIT_KEYS, the fewest keys that are worth a split.
 
 #ifdef EXTRAS
@@ -32,7 +33,11 @@ const int UNITS = ROWS * COMBINE_WORDS;  // words of the team's rows: an invocat
 const int HELPERS = UNITS < THREADS_ ? THREADS_ / UNITS : 1;
 const int AHEAD = 8;  // splits that an invocation reads at a time
 
+#ifndef PUT_SUM
 shared vec4 sums[SUM_VECTORS > COMBINE_VECTORS ? SUM_VECTORS : COMBINE_VECTORS];
+#define PUT_SUM(at, sum) sums[at] = sum
+#define GET_SUM(at) sums[at]
+#endif
 shared uint is_last;
 uint room;  // splits that the grid has, and each team room for in `parts`; how many have keys is for each team to say
 
@@ -93,18 +98,18 @@ void combine_splits(uint team, uint splits, uint batch, uint key_head, uint firs
         }
         if (HELPERS > 1) {
             uint at = me * uint(COMBINE_QUADS + 1);
-            [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) sums[at + uint(i)] = value[i];
-            sums[at + uint(COMBINE_QUADS)].xy = vec2(top, total);
+            [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) PUT_SUM(at + uint(i), value[i]);
+            PUT_SUM(at + uint(COMBINE_QUADS), vec4(top, total, 0.0, 0.0));
             barrier();
             for (int other = 1; other < HELPERS && share == 0u; other++) {
                 at = (me + uint(other * UNITS)) * uint(COMBINE_QUADS + 1);
-                vec2 its = sums[at + uint(COMBINE_QUADS)].xy;
+                vec2 its = GET_SUM(at + uint(COMBINE_QUADS)).xy;
                 float peak = max(top, its.x);
                 float decay = exp2(top - peak);
                 float factor = exp2(its.x - peak);
                 top = peak;
                 total = total * decay + its.y * factor;
-                [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) value[i] = value[i] * decay + sums[at + uint(i)] * factor;
+                [[unroll]] for (int i = 0; i < COMBINE_QUADS; i++) value[i] = value[i] * decay + GET_SUM(at + uint(i)) * factor;
             }
         }
         if (mine && share == 0u) {

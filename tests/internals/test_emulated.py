@@ -463,3 +463,104 @@ def test_the_order_of_nvidia(vulkan_backend, linear_manifest, rows, monkeypatch)
         with np.errstate(over="ignore"):
             gated = (np.maximum(exact[:, :cols], 0) * exact[:, cols:] + residual).astype(np.float16)
         np.testing.assert_array_equal(got, gated)
+
+
+# -- flash-attention-wide and flash-decode-wide, in nobody's order of elements ----------------------------------------
+
+
+WIDE = ("attention/flash-attention-wide", "decode/flash-decode-wide")
+WIDE_CHANGES = {
+    "attention/matrix/factors.glsl": [
+        (r"(?m)^#define FACTOR_A coopmat.*$", "#define FACTOR_A float16_t[256]", 1),
+        (r"(?m)^#define FACTOR_B coopmat.*$", "#define FACTOR_B float16_t[257]", 1),
+        (r"(?m)^#define SUMS coopmat.*$", "#define SUMS float[8]", 1),
+        (r"gl_CooperativeMatrixLayoutRowMajor", "0", 1),
+        (r"gl_CooperativeMatrixLayoutColumnMajor", "1", 1),
+    ],
+    "attention/matrix/wide.glsl": [
+        (r"(?m)^#extension GL_KHR_cooperative_matrix.*\n", "", 1),
+        (r"\bSUMS\(([^()]*)\)", r"filled_sums(\1)", 3),
+        (r"(?m)^(shared uvec4 tile\[.*)$", r'\1\n#include "emulated-wide.glsl"', 1),
+        (r"\bgl_SubgroupInvocationID\b", "(gl_LocalInvocationIndex % 32u)", 1),
+        (r"\bgl_SubgroupID\b", "(gl_LocalInvocationIndex / 32u)", 1),
+        (r"gl_ScopeQueueFamily", "gl_ScopeDevice", 1),
+        (r"\[\[unroll\]\]", "[[dont_unroll]]", None),
+    ],
+}  # fmt: skip
+WIDE_VARIANT = """
+[[variant]]
+name = "{name}"
+use = ["options", "paged"]
+dtypes = ["float16"]
+requires = ["float16-arithmetic", "subgroup-shuffle"]
+align = 8
+rank = {rank}
+optimize = false
+keys_per_trip = 0.8
+limits = {{ head_dim = [8, 64], value_dim = [8, {values}] }}
+defines = {{ MATRIX_ELEMENTS = 1, ALIGN = 8, MATRIX_M = 16, MATRIX_N = 16, MATRIX_K = 16, SUBGROUP = 32, KEYS = 16, DIM = 64, {defines} }}
+tile = {{ rows = {rows}, keys = {keys}, trip = 16, together = 1, stages = 1, resident = 1 }}
+"""  # noqa: E501
+#: As "two" and "one" of the data files, with fewer parts, and with as few rows as a subgroup has.
+WIDE_TILES = {
+    "two": {"rank": 2, "values": 32, "rows": 64, "defines": "VDIM = 32, BANDS = 2, PARTS = 2, RF = 2, Q_SHARED = 1"},
+    "one": {"rank": 1, "values": 64, "rows": 16, "defines": "VDIM = 64, BANDS = 1, PARTS = 4, RF = 1, Q_SHARED = 0"},
+}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    if NO_COMPILER:
+        pytest.skip(NO_COMPILER)
+    root = tmp_path_factory.mktemp("wide")
+    shutil.copytree(ROOT / "shaders", root / "shaders", ignore=shutil.ignore_patterns("*-wide.toml"))
+    shutil.copy(ROOT / "tests/shaders/emulated-wide.glsl", root / "shaders/include")
+    for name, changes in WIDE_CHANGES.items():
+        path = root / "shaders" / name
+        text = path.read_text()
+        for old, new, count in changes:
+            text, found = re.subn(old, new, text)
+            assert found == count or (count is None and found), f"{old} is there {found} times"
+        path.write_text(text)
+    for family in WIDE:
+        head = (ROOT / f"shaders/{family}.toml").read_text().partition("[sets.")[0]
+        keys = 64 if family.startswith("decode") else 16
+        made = [WIDE_VARIANT.format(name=name, keys=keys, **tile) for name, tile in WIDE_TILES.items()]
+        if keys == 64:
+            made = [text.replace("keys_per_trip = 0.8\n", "") for text in made]
+        (root / f"shaders/{family}.toml").write_text(head + "".join(made))
+    return Manifest(Checkout(root))
+
+
+@pytest.fixture
+def of_wide(vulkan_backend, wide, monkeypatch):
+    """A function that gives a view of the device with one of the kernels."""
+    registry = with_shaders(monkeypatch, vulkan_backend, wide)
+
+    def view(family, name):
+        (variant,) = (v for v in wide.variants if (v.family, v.variant) == (family, name))
+        return pin(view_of(vulkan_backend), registry.choice(variant))
+
+    return view
+
+
+@pytest.mark.long("a compiler for processors takes minutes for each")
+@pytest.mark.parametrize(("room", "name", "case"), [
+    ("flash-attention", "two", Case(
+        "ragged", batch=2, heads=6, kv_heads=2, queries=71, keys=147, dim=56, value_dim=24, causal=True, scale=-0.3)),
+    ("flash-attention", "one", Case("additive", queries=19, keys=31, dim=64, value_dim=32, mask="add-inf-rows")),
+    ("flash-decode", "two", Case("multi-query", heads=40, kv_heads=1, queries=2, keys=300, value_dim=32)),
+    ("flash-decode", "one", Case(
+        "causal", batch=2, heads=6, kv_heads=2, queries=7, keys=147, dim=56, value_dim=24, causal=True)),
+])  # fmt: skip
+def test_wide_heads(of_wide, room, name, case):
+    family = f"{room}-wide"
+    view = of_wide(family, name)
+    q, k, v, mask = make_arrays(case, np.float16)
+    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
+    out, lse = view.attention.flash_attention2(
+        *(view.tensor(a) for a in (q, k, v)), mask=mask, scale=case.scale, causal=case.causal, return_lse=True,
+        kernel=family,
+    )  # fmt: skip
+    assert_as_accurate(out.numpy(), exact, plain, f"{case.name} output", output_magnitude(case, q, k, v, mask))
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse", lse_magnitude(case, q, k, plain_lse))

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from ..registry import Choice, Request
 from .attention import foreign, forward
-from .attention.checks import MAX_DIM
+from .attention.checks import MAX_VALUE_DIM
 from .backend import Compute, default_backend
 from .device.arrays import FloatArray
 from .device.device import Device
@@ -129,8 +129,8 @@ class FlashConfig:
         UnsupportedError
             When the device has no kernel for it.
         """
-        if not 1 <= head_dim <= MAX_DIM:
-            raise ValueError(f"FlashConfig: head_dim is {head_dim}; expected 1 to {MAX_DIM}")
+        if not 1 <= head_dim <= MAX_VALUE_DIM:
+            raise ValueError(f"FlashConfig: head_dim is {head_dim}; expected 1 to {MAX_VALUE_DIM}")
         device = (default_backend() if backend is None else backend).opened
         array = device.empty((1, 1, 1, head_dim), dtype)
         request = _request(device, [array] * 3, "attention-naive", causal=causal)

@@ -57,10 +57,12 @@ def flash_attention2(
     Parameters
     ----------
     q : numpy.ndarray or grilly.Tensor
-        ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32, float16 or bfloat16; D from 1 to 256.
+        ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32, float16 or bfloat16; D from 1 to 576, or to
+        256 where gradients are wanted.
     k, v : numpy.ndarray or grilly.Tensor
         ``(B, H_kv, N_kv, D)`` and ``(B, H_kv, N_kv, D_v)``, of q's rank and dtype. H_kv divides H: query
-        head h uses key head h // (H / H_kv) (grouped-query attention).
+        head h uses key head h // (H / H_kv) (grouped-query attention). D_v is from 1 to 512. Where v is the first
+        columns of k, ``k[..., :D_v]``, as in latent attention, kernels on matrix units for wide heads read it once.
     mask : numpy.ndarray or grilly.Tensor, optional
         Broadcastable to ``(B, H, N_q, N_kv)``. Boolean: True = attend (as in PyTorch's
         scaled_dot_product_attention, the opposite of its MultiheadAttention). Floating: added to the scaled

@@ -9,7 +9,7 @@ from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from ..compute.arrays.activations import apply
-from ..compute.attention.checks import MAX_DIM
+from ..compute.attention.checks import MAX_VALUE_DIM
 from ..functional.matmul import Activation
 from ..transforms import checkpoint
 from .adapters import Adapters
@@ -187,8 +187,8 @@ class Layers(nn.ModuleList):
 
 def check_dim(config: Config, name: str, dim: int) -> None:
     """Raise ModelError for heads of more elements than attention has kernels for; ``name`` is the field to blame."""
-    if dim > MAX_DIM:
-        raise config.error(name, f"heads of at most {MAX_DIM} elements, and these have {dim}")
+    if dim > MAX_VALUE_DIM:
+        raise config.error(name, f"heads of at most {MAX_VALUE_DIM} elements, and these have {dim}")
 
 
 def heads(x: Tensor, count: int) -> Tensor:

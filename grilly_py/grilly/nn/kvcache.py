@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from ..compute.attention import foreign
 from ..compute.attention.cache_lengths import Lengths
 from ..compute.attention.cache_types import QuantizedCache, array_of, cache_dtype, check_widths, new_cache, parts_of
-from ..compute.attention.checks import MAX_DIM
+from ..compute.attention.checks import MAX_DIM, MAX_VALUE_DIM
 from ..compute.attention.keywords import StepKeywords
 from ..compute.attention.kvcache import fill_quantized, flash_attention_with_kvcache
 from ..compute.backend import Compute, default_backend, device_of
@@ -126,8 +126,9 @@ class KVCache(KeepsNothing):
                 f"KVCache: batch, max_len, num_heads, head_dim and value_dim are {sizes}; "
                 "expected at least 0, 0, 1, 1 and 1"
             )
-        if max(sizes[3:]) > MAX_DIM:
-            raise ValueError(f"KVCache: head_dim and value_dim are {sizes[3:]}; expected at most {MAX_DIM}")
+        if sizes[3] > MAX_DIM or sizes[4] > MAX_VALUE_DIM:
+            most = (MAX_DIM, MAX_VALUE_DIM)
+            raise ValueError(f"KVCache: head_dim and value_dim are {sizes[3:]}; expected at most {most}")
         kind = cache_dtype("KVCache", dtype)
         check_widths("KVCache", kind, *sizes[3:])
         backend = default_backend() if backend is None else backend

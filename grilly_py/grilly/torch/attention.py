@@ -148,7 +148,8 @@ def attention(
     Parameters
     ----------
     q : torch.Tensor
-        ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32, float16 or bfloat16; D from 1 to 256.
+        ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32, float16 or bfloat16;
+        D from 1 to 576, to 256 for gradients.
     k, v : torch.Tensor
         ``(B, H_kv, N_kv, D)`` and ``(B, H_kv, N_kv, D_v)``, of q's rank and dtype; H_kv divides H.
     mask : torch.Tensor, optional

@@ -49,7 +49,7 @@ def flex_attention(
     Parameters
     ----------
     query : torch.Tensor
-        ``(B, H, N_q, D)``; float32, float16 or bfloat16; D from 1 to 256.
+        ``(B, H, N_q, D)``; float32, float16 or bfloat16; D from 1 to 576, to 256 for gradients.
     key, value : torch.Tensor
         ``(B, H_kv, N_kv, D)`` and ``(B, H_kv, N_kv, D_v)``, of query's dtype; B may be 1.
     score_mod : callable, optional

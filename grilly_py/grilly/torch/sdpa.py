@@ -39,7 +39,8 @@ def scaled_dot_product_attention(
     Parameters
     ----------
     query : torch.Tensor
-        ``(N, ..., Hq, L, E)``, or less axes down to ``(L, E)``; float32, float16 or bfloat16; E from 1 to 256.
+        ``(N, ..., Hq, L, E)``, or less axes down to ``(L, E)``; float32, float16 or bfloat16;
+        E from 1 to 576, to 256 for gradients.
     key, value : torch.Tensor
         ``(N, ..., H, S, E)`` and ``(N, ..., H, S, Ev)``, of the query's dtype. The leading axes of the three broadcast
         to each other.

@@ -21,7 +21,7 @@ from ..device.tensor import Tensor
 from . import backward_stored
 from .backward_plan import BackwardCall, BackwardTerms, plan
 from .backward_sums import bias_gradient, read_gradient, sinks_gradient, t5_gradient
-from .checks import check_mask, check_qkv, check_scale
+from .checks import check_gradient_dims, check_mask, check_qkv, check_scale
 from .executables import AttentionExecutable
 from .foreign import unknown
 from .forward import on_device
@@ -146,6 +146,7 @@ def _checked(
     causal, scale, shift = asked
     q, k, v, grad_out, out, lse = arrays
     rank = check_qkv(NAME, q, k, v)
+    check_gradient_dims(NAME, q.shape[-1], v.shape[-1])
     shape = (*tuple(q.shape)[:-1], v.shape[-1])
     check_results(NAME, q, shape, shape[:-1], grad_out, out, lse, grad_lse)
     for name in wanted:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ...registry.shared import value
 from ..device.device import DeviceFacts
 from ..device.plan import Layout
@@ -77,6 +79,7 @@ class AttentionTerms(NamedTuple):
     packed: int | None = None
     counted: bool = False
     bits: int = 0
+    values_in_keys: bool = False
 
 
 class AttentionCall(NamedTuple):
@@ -109,6 +112,8 @@ class AttentionCall(NamedTuple):
         last valid key: query i stands at key ``i + shift + valid - Sk``.
     bits : int
         Of a level of quantized k and v, which are views of caches (cache_types.py); 0 for floats.
+    values_in_keys : bool
+        Whether v is the first columns of k, in the same memory. Kernels may then read them once.
     """
 
     q: Layout
@@ -127,11 +132,26 @@ class AttentionCall(NamedTuple):
     packed: int | None = None
     counted: bool = False
     bits: int = 0
+    values_in_keys: bool = False
 
     def whole(self, facts: DeviceFacts) -> bool:
         """Whether every array lies in a storage that fits one binding."""
         given = (self.q, self.k, self.v, self.mask, self.bias)
         return all(layout is None or (layout.nbytes or 0) <= facts.storage_range for layout in given)
+
+
+def values_in_keys(k, v) -> bool:
+    """Whether v is the first columns of k: Tensors, or NumPy arrays, that begin at one address and have equal strides.
+
+    DeepSeek's latent attention (MLA) in its absorbed form has such values.
+    """
+    if k.__class__ is Tensor and v.__class__ is Tensor:
+        at, strides = (k._storage is v._storage and k._offset == v._offset), k._strides == v._strides
+    elif isinstance(k, np.ndarray) and isinstance(v, np.ndarray):
+        at, strides = k.ctypes.data == v.ctypes.data, k.strides == v.strides
+    else:
+        return False
+    return at and strides and k.dtype == v.dtype and k.shape[:-1] == v.shape[:-1] and v.shape[-1] <= k.shape[-1]
 
 
 def mask_kind(mask: Layout | Tensor | None) -> int:

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ..device.arguments import check_float, check_precision, no_array
 from ..device.callers import callers_level
 from ..device.dtypes import is_float
 from ..device.numbers import number
 from ..device.tensor import Tensor
 
-MAX_DIM = 256
+#: Columns of a head's queries and keys, and of its values, at most: DeepSeek's latent attention has 576 and 512.
+MAX_DIM = 576
+MAX_VALUE_DIM = 512
+#: Of both, where gradients are taken.
+MAX_GRADIENT_DIM = 256
 #: Kernels multiply by a scale times log2(e), in float32.
 MOST_SCALE = float(np.finfo(np.float32).max) / math.log2(math.e)
 
@@ -60,9 +65,18 @@ def check_dims(operation: str, names: tuple[str, str, str], dim: int, k_dim: int
     q, k, v = names
     if k_dim != dim:
         raise ValueError(f"{operation}: {k} has head dimension {k_dim} and {q} has {dim}; they must be equal")
-    for name, width in ((f"{q} and {k}", dim), (v, value_dim)):
-        if not 1 <= width <= MAX_DIM:
-            raise ValueError(f"{operation}: the head dimension of {name} is {width}; expected 1 to {MAX_DIM}")
+    for name, width, most in ((f"{q} and {k}", dim, MAX_DIM), (v, value_dim, MAX_VALUE_DIM)):
+        if not 1 <= width <= most:
+            raise ValueError(f"{operation}: the head dimension of {name} is {width}; expected 1 to {most}")
+
+
+def check_gradient_dims(operation: str, dim: int, value_dim: int) -> None:
+    """Raise UnsupportedError for heads that no gradient is computed of."""
+    if max(dim, value_dim) > MAX_GRADIENT_DIM:
+        raise UnsupportedError(
+            f"{operation}: gradients are of heads of at most {MAX_GRADIENT_DIM} columns, and these have {dim} in q and "
+            f"k, {value_dim} in v"
+        )
 
 
 def take_terms(operation: str, keywords: dict[str, Any]) -> tuple[bool, Any, str | None, bool]:

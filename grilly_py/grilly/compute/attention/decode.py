@@ -1,6 +1,7 @@
 """Attention of few queries over many keys: the keys are split over the device, the last workgroup combines the splits.
 
-The plan of the families flash-decode and flash-decode-matrix, and that of flash-decode-llvmpipe, which splits no keys.
+The plan of the families flash-decode, flash-decode-matrix and flash-decode-wide, and that of flash-decode-llvmpipe,
+which splits no keys.
 schedule.py decides when it pays, and how rows, invocations and keys are shared out.
 """
 
@@ -23,6 +24,7 @@ from .rates import rates_of
 _WINDOW, _PREFIX, _LENGTHS = (extras_bits((name,)) for name in ("window", "prefix", "lengths"))
 FAMILY = "flash-decode"
 MATRIX_FAMILY = "flash-decode-matrix"
+WIDE_FAMILY = "flash-decode-wide"
 PROCESSOR_FAMILY = "flash-decode-llvmpipe"
 #: Those that read quantized caches, and no others.
 LEVELS_FAMILY = "flash-decode-quantized"
@@ -32,7 +34,7 @@ LEVELS_FAMILIES = (LEVELS_FAMILY, PROCESSOR_LEVELS_FAMILY)
 _WHOLE = (PROCESSOR_FAMILY, PROCESSOR_LEVELS_FAMILY)
 #: Up to so many queries of a head they do; more take the cache as floats, which tiles of rows read once.
 LEVELS_QUERIES = 16
-FAMILIES = (FAMILY, MATRIX_FAMILY, PROCESSOR_FAMILY)
+FAMILIES = (FAMILY, MATRIX_FAMILY, WIDE_FAMILY, PROCESSOR_FAMILY)
 
 
 def may_read_levels(terms: AttentionTerms, queries: int) -> bool:
@@ -79,6 +81,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         "ROWS": split.rows, "LANES": split.lanes, "UNROLL": split.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": split.stages, "SPLIT_KEYS": choice.tile.get("keys", 0),
         "LONG": int(walked >= choice.tile.get("long", walked + 1)), "BITS": call.bits,
+        "VALUES_IN_KEYS": int(call.values_in_keys),
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     chunk = Chunk(q, k, v, o, sums, mask, call.shift + call.options.right, False, bias, call.first)

@@ -16,8 +16,8 @@ from ..device.tape import OPEN, as_one, noted_on, wanted
 from ..device.tensor import Tensor
 from ..structures import leaves
 from . import stream, stream_plan
-from .call import AttentionTerms
-from .checks import check_mask, check_qkv, check_scale, take_terms
+from .call import AttentionTerms, values_in_keys
+from .checks import check_gradient_dims, check_mask, check_qkv, check_scale, take_terms
 from .executables import AttentionExecutable, attention_executable
 from .foreign import unknown
 from .keywords import TermKeywords
@@ -78,7 +78,7 @@ def flash_attention(
         raise unknown(operation, terms)
     asked = (causal, scale, bool(return_lse), kernel, high, shift)
     scalars = () if options is OFF else scalar_key(options)
-    static = None if scalars is None or scale.__class__ not in _SCALES else (scalars, *asked)
+    static = None if scalars is None or scale.__class__ not in _SCALES else (scalars, values_in_keys(k, v), *asked)
 
     def record(q, k, v, mask, *_):
         return _attend(operation, device, (q, k, v), mask, AttentionTerms(*asked), options)
@@ -96,6 +96,8 @@ def _taped(device: Device, asked: NotedCall, arrays: Sequence):
     if not wanted(*arrays):
         with noted_on(()):
             return asked.run(device, q, k, v, mask, asked.options, asked.return_lse)
+    check_qkv(asked.operation, q, k, v)
+    check_gradient_dims(asked.operation, q.shape[-1], v.shape[-1])
     found = IN_PARTS[flash_attention](device, asked, arrays)
     if found is None:
         found = as_one(flash_attention, asked, arrays,
@@ -118,14 +120,18 @@ def _attend(
     q_shape, k_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k))
     full = (*q_shape[:3], k_shape[2])
     scale, shift = check_scale(operation, asked.scale, q_shape[3]), asked.shift
-    terms = asked._replace(scale=scale, shift=full[3] - full[2] if shift is None else shift)
+    shares = values_in_keys(k, v)
+    terms = asked._replace(scale=scale, shift=full[3] - full[2] if shift is None else shift, values_in_keys=shares)
     if mask is not None:
         mask = check_mask(operation, mask, full)
     checked = None if options is OFF else prepare(operation, options, full, asked.causal, _bias_dtype(q, options))
     if stream_plan.needed(device, q, k, v, mask, checked):
         part = stream.Part(operation, asked.causal, scale, asked.kernel, asked.high, checked, terms.shift)
         return stream.attend(part, device, q, k, v, mask)[: 1 + asked.lse], None
-    tensors = [four_axes(to_device(device, a)) for a in given]
+    once = shares and not isinstance(v, Tensor)  # arrays of the host are sent once
+    tensors = [four_axes(to_device(device, a)) for a in (given[:2] if once else given)]
+    if once:
+        tensors.append(tensors[1][..., : v.shape[-1]])
     tensors += [on_device(device, array, full) for array in (mask, None if checked is None else checked.bias)]
     if checked is not None:
         terms = terms._replace(causal=checked.causal, options=checked.summary())

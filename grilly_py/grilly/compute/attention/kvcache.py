@@ -24,7 +24,7 @@ from .cache_checks import NAME, CacheCall, checked_call
 from .cache_lengths import Lengths
 from .cache_plan import Rows, append_plan, parameters_plan
 from .cache_types import QuantizedCache, array_of
-from .call import NOTHING, AttentionTerms
+from .call import NOTHING, AttentionTerms, values_in_keys
 from .checks import check_scale, take_terms
 from .executables import AttentionExecutable, attention_executable
 from .foreign import unknown
@@ -142,7 +142,7 @@ def flash_attention_with_kvcache(
     static, told, tables = None, (), rotary if rotary.__class__ in (tuple, list) else ()
     if page_table is None and type(q) is type(caches[0]) is type(caches[1]) is Tensor and scale.__class__ in _SCALES:
         static, told = _static(q, k_cache, k, v, cache_seqlens, rotary, made, asked, whole)
-        static = static and (*static, *kinds)
+        static = static and (*static, values_in_keys(*caches), *kinds)
 
     def record(*_):
         checked = checked_call(device, given, cache_seqlens, page_table, rotary, asked.interleaved)
@@ -207,6 +207,7 @@ def _attend(
     sent = _sent(device, call)
     rotated = device.empty(sent.q.shape, sent.q.dtype) if sent.tables else sent.q
     terms = AttentionTerms(causal, scale, asked.lse, asked.kernel, asked.high, 0, summary)
+    terms = terms._replace(values_in_keys=values_in_keys(*sent.caches))
     views, found, floats = _plan(device, sent, rotated, terms, keys)
     parameters = _words_for(device, sent, lay, found, checked, counted)
     appended = _append(device, sent, rotated, parameters, lay, _advances(options, asked.causal))

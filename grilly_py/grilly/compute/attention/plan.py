@@ -134,6 +134,8 @@ def plan(
         "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(mask),
         "CAUSAL": int(call.causal), "LSE": int(sums is not None),
     }  # fmt: skip
+    if "VALUES_IN_KEYS" in choice.variant.constants:
+        constants["VALUES_IN_KEYS"] = int(call.values_in_keys)
     if "FEATURES" in choice.variant.constants:
         own = [{**constants, "FEATURES": bits} for bits in features]
     else:

@@ -109,9 +109,9 @@ def split_rows(
     of q and of v.
     """
     tile = choice.tile
-    if "trip" in tile:  # the matrix kernel: subgroups share a trip's keys in one way only
+    if "trip" in tile:  # the matrix kernels: subgroups share a trip's keys in one way only
         passes = -(-rows // tile["rows"])
-        sharers = choice.threads // size // bands(choice, -(-rows // passes))
+        sharers = 1 if "together" in tile else choice.threads // size // bands(choice, -(-rows // passes))
         return _split(choice, units, heads, rows, passes, keys, rates, tile["trip"] * sharers)
     if "long" in tile:  # flash-decode-llvmpipe: no keys are split
         passes = -(-rows // max(min(tile["rows"], tile["values"] // max(dims)), 1))
