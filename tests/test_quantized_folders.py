@@ -117,9 +117,9 @@ def test_both_runtimes(backend, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["awq", "gptq-act", "nf4", "fp8-blocks", "mxfp4", "int8-zeros"])
-def test_floats_when_a_dtype_is_given(vulkan_backend, tmp_path, name):
+def test_floats_where_they_are_asked_for(vulkan_backend, tmp_path, name):
     folder, plain = written(tmp_path / "folder", name)
-    model = models.load(folder, "float32", vulkan_backend)
+    model = models.load(folder, "float32", vulkan_backend, dequantize=True)
     weight = model.layers[0].attention.output.weight.numpy()
     np.testing.assert_allclose(weight, plain["model.layers.0.self_attn.o_proj.weight"], rtol=3e-7, atol=1e-30)
 

@@ -36,8 +36,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_loading(parser: argparse.ArgumentParser) -> None:
-    """Add how a model is loaded from a folder: ``--dtype`` and ``--ignore``."""
+    """Add how a model is loaded from a folder: ``--dtype``, ``--dequantize`` and ``--ignore``."""
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: that of the folder")
+    parser.add_argument("--dequantize", action="store_true", help="make floats of quantized weights")
     parser.add_argument("--ignore", action="append", default=[], metavar="FIELD",
                         help="a field of config.json that is not known, and that does not change what the model "
                         "computes; may come again")  # fmt: skip

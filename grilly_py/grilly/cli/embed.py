@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     with default_device(args) as backend:
         from ..models import SentenceEncoder
 
-        encoder = SentenceEncoder.load(args.folder, args.dtype, backend, ignore=args.ignore)
+        encoder = SentenceEncoder.load(
+            args.folder, args.dtype, backend, ignore=args.ignore, dequantize=args.dequantize
+        )
         start = time.perf_counter()
         vectors = encoder.encode(lines, args.batch_size)
         seconds = time.perf_counter() - start

@@ -60,14 +60,15 @@ def run(args: argparse.Namespace) -> int:
 
         rows = _rows(args, Tokenizer(args.folder))
         model = load_as(
-            class_of, args.folder, args.dtype, backend, ignore=args.ignore, check=lambda m: _check_model(args, m, rows)
+            class_of, args.folder, args.dtype, backend, ignore=args.ignore, dequantize=args.dequantize,
+            check=lambda m: _check_model(args, m, rows),
         )
         model.train().checkpoint_layers(args.checkpoint_layers)
         if args.lora is not None:
             alpha = 2.0 * args.lora if args.alpha is None else args.alpha
             lora(model, args.lora, alpha, args.target or "all-linear", args.dropout, rng=args.seed)
         elif not all(parameter.requires_grad for parameter in model.parameters()):
-            raise CommandError(f"{args.folder}: quantized weights are not trained; give --lora, or --dtype float32")
+            raise CommandError(f"{args.folder}: quantized weights are not trained; give --lora, or --dequantize")
         rate = args.lr if args.lr is not None else 2e-5 if args.lora is None else 2e-4
         warmup = min(args.steps // 10, 100) if args.warmup is None else args.warmup
         optimizer = AdamW(warmup_cosine(rate, warmup, args.steps), weight_decay=args.weight_decay, max_grad_norm=1.0,

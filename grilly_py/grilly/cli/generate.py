@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         ids, mask = _prompt(args, tokenizer)
         model = load_as(
             class_of, args.folder, args.dtype, backend, ignore=args.ignore, offload=args.offload,
-            check=lambda m: _check(args, m), cache_dtype=args.cache_dtype,
+            check=lambda m: _check(args, m), cache_dtype=args.cache_dtype, dequantize=args.dequantize,
         )  # fmt: skip
         tell_left_out(args, model, args.temperature is not None, args.stop)  # --help says what is drawn
         return _print(args, model, tokenizer, ids, mask)

@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
         samples, rate = decode(read_input(args.file), called(args.file))
         if not samples.size:
             raise CommandError(f"{called(args.file)} has no samples")
-        transcriber = Transcriber.load(args.folder, args.dtype, backend, ignore=args.ignore)
+        transcriber = Transcriber.load(
+            args.folder, args.dtype, backend, ignore=args.ignore, dequantize=args.dequantize
+        )
         tell_left_out(args, transcriber.model)
         return _print(args, transcriber, samples, rate)
 

@@ -47,7 +47,7 @@ Report = Callable[[int, int], None]
 def load(
     folder: str | Path, dtype: DTypeLike | None = None, backend: Compute | None = None, *,
     precision: Precision = "highest", progress: Report | bool | None = None, ignore: Iterable[str] = (),
-    offload: int | str = 0, cache_dtype: CacheType | None = None, **unknown: NoReturn,
+    offload: int | str = 0, cache_dtype: CacheType | None = None, dequantize: bool = False, **unknown: NoReturn,
 ) -> Model:  # fmt: skip
     """A model from a folder as transformers saves it, or from a GGUF file, with its weights on the device.
 
@@ -58,8 +58,8 @@ def load(
     dtype : dtype_like, optional
         float32, float16 or "bfloat16": of the weights and of what is computed with them. By default ``dtype`` of
         config.json (``torch_dtype`` in older files) where that is one of these, else the one of which the weights have
-        most bytes. Without it quantized weights of linear layers and embeddings stay quantized on the device, and what
-        is computed with them is float32 where most weights are quantized; with it they become floats as they are read.
+        most bytes, which is float32 where most are quantized. Quantized weights of linear layers and embeddings stay
+        quantized on the device.
     backend : grilly.Compute, optional
         The device; by default the default backend.
     precision : str
@@ -79,6 +79,8 @@ def load(
     cache_dtype : str, optional
         "q8_0" or "q4_0": caches of keys and values take 8.5 or 4.5 bits a number, in blocks of 32 numbers of a head
         with one float16 scale, as llama.cpp's of these names. By default they are of ``dtype``.
+    dequantize : bool
+        Whether quantized weights become floats of ``dtype`` as they are read.
 
     Returns
     -------
@@ -113,7 +115,7 @@ def load(
         raise foreign.unknown("load", unknown, _KEYWORDS)
     return load_as(
         class_of, folder, dtype, backend, precision=precision, progress=progress, ignore=ignore, offload=offload,
-        cache_dtype=cache_dtype,
+        cache_dtype=cache_dtype, dequantize=dequantize,
     )  # fmt: skip
 
 
@@ -121,7 +123,7 @@ def load_as(
     choose: Callable[[Path, dict[str, Any]], Make], folder: str | Path, dtype: DTypeLike | None = None,
     backend: Compute | None = None, *, precision: Precision = "highest", progress: Report | bool | None = None,
     ignore: Iterable[str] = (), offload: int | str = 0, check: Callable[[Model], None] | None = None,
-    cache_dtype: CacheType | None = None,
+    cache_dtype: CacheType | None = None, dequantize: bool = False,
 ) -> Model:  # fmt: skip
     """As `load`, of what ``choose`` makes of the folder and the fields of its config.json.
 
@@ -134,7 +136,7 @@ def load_as(
         raise ValueError(f"load: offload is {offload!r}; expected a number of layers from 0 on, or 'auto'")
     if backend is not None and not isinstance(backend, Compute):
         raise TypeError(f"load: backend is {backend!r}; expected a grilly.Compute, or None for the default one")
-    paper = on_paper(choose, folder, dtype, ignore, check)
+    paper = on_paper(choose, folder, dtype, ignore, check, dequantize)
     if cache_dtype is not None:
         _check_cached(paper.model, cache_dtype)
     entries, asked = paper.weights.checkpoint.entries, paper.weights.asked
@@ -192,7 +194,7 @@ class Paper(NamedTuple):
 
 def on_paper(
     choose: Callable[[Path, dict[str, Any]], Make], folder: str | Path, dtype: DTypeLike | None = None,
-    ignore: Iterable[str] = (), check: Callable[[Model], None] | None = None,
+    ignore: Iterable[str] = (), check: Callable[[Model], None] | None = None, dequantize: bool = False,
 ) -> Paper:  # fmt: skip
     """All of `load_as` that needs no device: what is wrong with the files is said here."""
     folder = Path(folder)
@@ -207,7 +209,7 @@ def on_paper(
     make = choose(folder, fields)
     checkpoint = checkpoint_of(folder, fields, ignore) if gguf is None else GGUFCheckpoint(gguf)
     config = Config(place_of(folder), fields, ignore)
-    weights = Weights(checkpoint, np.dtype(np.float32), quantized=dtype is None)
+    weights = Weights(checkpoint, np.dtype(np.float32), quantized=not dequantize)
     model = make(config, weights)
     config.finish()
     defaults = Defaults(folder, fields)
@@ -216,7 +218,7 @@ def on_paper(
         check(model)
     _tell_unused(folder, model, unused)
     weights.dtype = dtype_of(_dtype_of(fields, weights) if dtype is None else dtype)
-    if dtype is None and isinstance(checkpoint, QuantizedCheckpoint):
+    if not dequantize and isinstance(checkpoint, QuantizedCheckpoint):
         _tell_floats(folder, weights, checkpoint)
     return Paper(make, config, weights, model, defaults)
 

@@ -244,8 +244,8 @@ def merge(model: nn.Module, keep: bool) -> None:
     """
     found = _adapted(model, "merge_adapter")
     if any(isinstance(layer.weight.data, QuantizedTensor) for layer, _ in found):
-        raise ValueError("merge_adapter: a quantized weight takes no adapter; load the model with a dtype, and the "
-                         "adapter with load_adapter")  # fmt: skip
+        raise ValueError("merge_adapter: a quantized weight takes no adapter; load the model with dequantize=True, and "
+                         "the adapter with load_adapter")  # fmt: skip
     for layer, adapters in found:
         if adapters.unmerged is None:
             before = layer.weight.data
