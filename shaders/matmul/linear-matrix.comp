@@ -243,18 +243,23 @@ void main() {
     } \
 }
 #else
+#define FETCH_INSIDE(first) { \
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) \
+        next_a[l] = INSIDE(TRANSPOSED_A, l, BM, first) ? a_data[a_at[l] + (first) * a_along] : uvec4(0u); \
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) \
+        next_b[l] = INSIDE(TRANSPOSED_B, l, BN, first) ? b_data[b_at[l] + (first) * b_along] : uvec4(0u); \
+}
+#ifdef SPLIT
+#define FETCH(first) FETCH_INSIDE(first)
+#else
     // A whole panel asks for none of its vectors.
 #define FETCH(first) { \
     if ((first) + uint(VECTORS) <= row_vectors) { \
         [[unroll]] for (int l = 0; l < LOADS_A; l++) next_a[l] = a_data[a_at[l] + (first) * a_along]; \
         [[unroll]] for (int l = 0; l < LOADS_B; l++) next_b[l] = b_data[b_at[l] + (first) * b_along]; \
-    } else { \
-        [[unroll]] for (int l = 0; l < LOADS_A; l++) \
-            next_a[l] = INSIDE(TRANSPOSED_A, l, BM, first) ? a_data[a_at[l] + (first) * a_along] : uvec4(0u); \
-        [[unroll]] for (int l = 0; l < LOADS_B; l++) \
-            next_b[l] = INSIDE(TRANSPOSED_B, l, BN, first) ? b_data[b_at[l] + (first) * b_along] : uvec4(0u); \
-    } \
+    } else FETCH_INSIDE(first) \
 }
+#endif
 #endif
 #define STORED_AT(TRANSPOSED, l, WIDE, TRANSPOSED_STRIDE) \
     (TRANSPOSED != 0 ? TRANSPOSED_ROW(l, WIDE) * TRANSPOSED_STRIDE + TRANSPOSED_VECTOR(l, WIDE) : store_at + (l) * ROWS_AT_ONCE * STRIDE)
@@ -357,6 +362,16 @@ void main() {
 #endif
 
     FETCH(own_first)
+#ifdef SPLIT
+    // With a barrier between what is fetched and the fragments Intel's compiler does not spill.
+    for (uint first = own_first; first < row_vectors; first += uint(VECTORS)) {
+        STORE
+        FETCH(first + uint(VECTORS))
+        barrier();
+        MULTIPLY
+        barrier();
+    }
+#else
     STORE
     barrier();
     // What is fetched is stored in the same turn: kept for the next, each register would be copied.
@@ -367,6 +382,7 @@ void main() {
         STORE
         barrier();
     }
+#endif
 
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
     const uint residual_first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
