@@ -494,14 +494,18 @@ def test_norms_of_intel(intel):
 )  # fmt: skip
 def test_products_take_the_tiles_that_an_h200_ends_with_first(rows, cols, depth, expected):
     """As measured: docs/benchmarks/h200-linear.md."""
+    assert chosen_on_an_h200("float16", rows, cols, depth, 0)[0] == expected
+
+
+def chosen_on_an_h200(dtype, rows, cols, depth, transposed):
+    """The kernel of a product, by its name, and how many workgroups share a tile's depth."""
     features = {need for v in default_manifest().by_operation["linear"] for need in v.requires}
     registry = Registry(GPU, frozenset(features), default_manifest())
     sizes = {"rows": rows, "cols": cols, "outputs": rows * cols, "depth": depth}
-    facts = {"align": 8, **sizes, "depth_align": 8, "high": 0, "transposed": 0}
-    choice = choose(
-        registry, Request("linear", "float16", problem=facts), SimpleNamespace(units=132), rows, cols, depth
-    )
-    assert choice.variant.name.split(".")[1] == expected
+    facts = {"align": 8, **sizes, "depth_align": 8, "high": 0, "transposed": transposed}
+    device = SimpleNamespace(units=132)
+    choice = choose(registry, Request("linear", dtype, problem=facts), device, rows, cols, depth)
+    return choice.variant.name.split(".")[1], tile_schedule(choice, device, rows, cols, depth, 2).splits
 
 
 @pytest.mark.parametrize(
@@ -511,11 +515,12 @@ def test_products_take_the_tiles_that_an_h200_ends_with_first(rows, cols, depth,
 )  # fmt: skip
 def test_a_depth_is_divided_where_that_spares_more_than_joining_takes(rows, cols, depth, expected, splits):
     """As measured on an H200: docs/benchmarks/h200-linear.md."""
-    features = {need for v in default_manifest().by_operation["linear"] for need in v.requires}
-    registry = Registry(GPU, frozenset(features), default_manifest())
-    sizes = {"rows": rows, "cols": cols, "outputs": rows * cols, "depth": depth}
-    facts = {"align": 8, **sizes, "depth_align": 8, "high": 0, "transposed": 0}
-    device = SimpleNamespace(units=132)
-    choice = choose(registry, Request("linear", "float16", problem=facts), device, rows, cols, depth)
-    assert choice.variant.name.split(".")[1] == expected
-    assert tile_schedule(choice, device, rows, cols, depth, 2).splits == splits
+    assert chosen_on_an_h200("float16", rows, cols, depth, 0) == (expected, splits)
+
+
+@pytest.mark.parametrize(
+    "rows, cols, depth, splits",
+    [(2304, 768, 16384, 2), (3072, 768, 16384, 5), (768, 768, 16384, 7), (2048, 8192, 4096, 1)],
+)
+def test_gradients_of_weights_share_the_depth_by_the_time_that_it_takes(rows, cols, depth, splits):
+    assert chosen_on_an_h200("bfloat16", rows, cols, depth, 3) == ("brain16-m128", splits)
