@@ -348,7 +348,7 @@ def test_config_errors(blocks):
         (lambda: F.naive_attention(X, X[:, :3], X[:, :3]), ValueError, "k has 3 heads and q has 4"),
         (lambda: F.naive_attention(X, X, X, float("nan")), ValueError, "scale is nan"),
         (lambda: F.naive_attention(X, X, X.astype(np.float64)), TypeError, "v is float64"),
-        (lambda: grilly.FlashConfig.for_head_dim(257), ValueError, "head_dim is 257"),
+        (lambda: grilly.FlashConfig.for_head_dim(577), ValueError, "head_dim is 577"),
         (lambda: grilly.benchmark_flash_attention(config=grilly.FlashConfig(causal=True)), ValueError, "is True"),
         (lambda: grilly.benchmark_flash_attention(repeat=0), ValueError, "repeat is 0"),
     ],
