@@ -31,7 +31,7 @@ def test_steps_of_training(tmp_path, monkeypatch):
     options = ["--tiny", "--seconds", "0.1", "--folder", str(tmp_path / "models")]
     found = results(monkeypatch, bench_training, tmp_path / "training.json", *options)
     steps = [line for line in found if "loss" in line]
-    assert len(found) == 6 and len(steps) == 4
+    assert len(found) == 12 and len(steps) == 4
     assert all(line["rate"] > 0 and line["by"] == "grilly" for line in found)
     assert all(line["peak"] > 0 and 5 < line["loss"] < 6 for line in steps)  # log(256), of weights that know nothing
 
