@@ -235,7 +235,9 @@ def _pack(device: Device, rows: Rows, data: np.ndarray[Any, np.dtype[np.uint8]])
     for start, fitting in rows.fitting(device.facts):
         for first in range(0, fitting.count, step):
             some = np.ascontiguousarray(data[start + first : start + min(first + step, fitting.count)])
-            sent = device.tensor(np.pad(some.reshape(-1), (0, -some.size % 4)).view(np.uint32))
+            raw = some.reshape(-1)
+            raw = np.pad(raw, (0, -raw.size % 4)) if raw.size % 4 else raw  # it copies in any case
+            sent = device.tensor(raw.view(np.uint32))
             target = fitting.cut(first, first + len(some))
             run(device, _plan_packing, (rows.type, some.shape[1]), [sent, *target.arrays])
             device.runtime.flush()

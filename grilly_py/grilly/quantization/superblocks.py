@@ -43,7 +43,7 @@ def from_q2_k(blocks: Blocks) -> Floats:
     return (_scaled(blocks, scales) * q - _scaled(blocks, minima, "dmin")).reshape(-1, 256)
 
 
-def scales_of_q3_k(packed: Bytes) -> NDArray[np.int8]:
+def _scales_of_q3_k(packed: Bytes) -> NDArray[np.int8]:
     """The 16 scales of 6 bits in 12 bytes, from -32 to 31."""
     scales = unpack(packed[:, :8], 4, 8) | unpack(packed[:, 8:], 2, 4) << np.uint8(4)
     return scales.astype(np.int8) - np.int8(32)
@@ -52,10 +52,10 @@ def scales_of_q3_k(packed: Bytes) -> NDArray[np.int8]:
 def from_q3_k(blocks: Blocks) -> Floats:
     """16 parts, scales of 6 bits, numbers of 3."""
     q = unpack(blocks["q"], 2, 32) | unpack(blocks["high"], 1, 32) << np.uint8(2)
-    return (_scaled(blocks, scales_of_q3_k(blocks["scales"])) * (_parts(q, 16) - np.float32(4))).reshape(-1, 256)
+    return (_scaled(blocks, _scales_of_q3_k(blocks["scales"])) * (_parts(q, 16) - np.float32(4))).reshape(-1, 256)
 
 
-def scales_and_minima(packed: Bytes) -> tuple[Bytes, Bytes]:
+def _scales_and_minima(packed: Bytes) -> tuple[Bytes, Bytes]:
     """The 8 scales and the 8 minima of 6 bits in 12 bytes."""
     low, high = np.uint8(15), np.uint8(48)
     first, second, last = packed[:, :4], packed[:, 4:8], packed[:, 8:]
@@ -66,7 +66,7 @@ def scales_and_minima(packed: Bytes) -> tuple[Bytes, Bytes]:
 
 def from_q45_k(blocks: Blocks) -> Floats:
     """Q4_K and Q5_K: 8 parts, scales and minima of 6 bits."""
-    scales, minima = scales_and_minima(blocks["scales"])
+    scales, minima = _scales_and_minima(blocks["scales"])
     q = unpack(blocks["q"], 4, 32)
     if has_high(blocks.dtype):
         q = q | unpack(blocks["high"], 1, 32) << np.uint8(4)
@@ -165,5 +165,5 @@ def to_q6_k(x: Floats) -> Blocks:
 
 __all__ = [
     "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "from_q2_k", "from_q3_k", "from_q45_k", "from_q6_k",
-    "scales_and_minima", "scales_of_q3_k", "to_q2_k", "to_q3_k", "to_q4_k", "to_q5_k", "to_q6_k",
+    "to_q2_k", "to_q3_k", "to_q4_k", "to_q5_k", "to_q6_k",
 ]  # fmt: skip
