@@ -129,6 +129,14 @@ def finite(array) -> None:
         raise ArithmeticError("results are not finite")
 
 
+def check_replay(found, wanted) -> None:
+    """Raise ArithmeticError where a replay differs from the call by more than fused operations round otherwise."""
+    found, wanted = (np.asarray(array, np.float32) for array in (found, wanted))
+    error = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
+    if not error <= 1e-3:  # a float16 result is rounded by up to 5e-4
+        raise ArithmeticError(f"a replay differs from the call by {error:.1e} of it")
+
+
 def decoder(bench: Bench, config: dict, contexts=(1024,), batches=None, prompt: int = 2048) -> None:
     """A language model: steps, prefill, generation."""
     batches = batches or bench.options.batches
@@ -248,10 +256,9 @@ def encoder(bench: Bench, config: dict, shapes, kinds=("float16", "float32")) ->
                     given = rng.integers(3, config["vocab_size"], shape).astype(np.int32)
                 sent = bench.backend.tensor(given)
                 graph = bench.backend.capture(lambda x, model=model: model(x).last_hidden_state, sent)
-                found, wanted = graph(given).numpy(), model(given).last_hidden_state
+                found = graph(given).numpy()
                 finite(found)
-                if not np.array_equal(found, wanted):
-                    raise ArithmeticError("a replay differs from the call")
+                check_replay(found, model(given).last_hidden_state)
                 bench.took(f"captured, {name}", lambda graph=graph, sent=sent: graph(sent, copy=False))
                 bench.took(f"captured, {name}, one call", lambda graph=graph, given=given: graph(given).numpy())
                 del graph
