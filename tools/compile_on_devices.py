@@ -37,6 +37,7 @@ from pipelines import (
     constant_sets,
     decode_sets,
     elementwise,
+    expressions_behind,
     linear_sets,
     norms_with_expressions,
     reductions_of_expressions,
@@ -306,6 +307,9 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
             sets = sets[:1]  # its compiler is the slowest
         for constants in sets if judged or only else sets[:1]:
             yield Asked(choice, constants)
+        if "FINISHED" in variant.constants:
+            for operation, constants, filling in expressions_behind(registry, choice, sets if judged or only else []):
+                yield Asked(choice, constants, operation, filling)
         if variant.operation == "map":
             for operation, constants, filling in elementwise(registry):
                 yield Asked(choice, constants, operation, filling)

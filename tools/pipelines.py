@@ -28,6 +28,7 @@ from grilly.compute.expressions.records import OPERATIONS
 from grilly.compute.expressions.scalars import Scalar
 from grilly.compute.matmul.call import ACTIVATIONS
 from grilly.compute.matmul.factor_layout import orders
+from grilly.compute.matmul.finish import NOTHING
 from grilly.compute.matmul.tile_schedule import tile_schedule
 from grilly.compute.quantized import Rows
 from grilly.errors import UnsupportedError
@@ -213,7 +214,7 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
         tiling = tile_schedule(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)
         ends = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": full, "GATED": full, "NORM": norm}
         ends |= {"TRANSPOSED_A": transposed, "TRANSPOSED_B": transposed}
-        known = dict.fromkeys(named, 1) | ends | dict(tiling.constants)
+        known = dict.fromkeys(named, 1) | ends | dict(tiling.constants) | NOTHING
         known = {name: known[name] for name in named}
         if known not in sets:
             sets.append(known)
@@ -363,6 +364,19 @@ def norms_with_expressions(registry: Registry, choice: Choice) -> Iterator[tuple
             holes = [Hole("before", Expression(before), 3, ()), Hole("after", Expression(after), 4, ())]
             constants = own | more | {"OPERATION": value("norms", name), "AFTER": int(after.name != "element")}
             yield f"{name} {columns}", constants, Filling(registry, *holes[: 1 + constants["AFTER"]])
+
+
+def expressions_behind(
+    registry: Registry, choice: Choice, sets: list[dict[str, int]]
+) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of products and convolutions with an expression behind them, of those given."""
+    dtype = FLOAT32 if choice.variant.operation == "convolution" else dtype_of(choice.variant.dtype)
+    y, r, p = (element(number) for number in range(3))
+    made = _computed(dtype, "gelu", _computed(dtype, "multiply", _computed(dtype, "add", y, r), p))
+    width = width_of(dtype)
+    finish = {"FINISHED": 1, "FORM_R": _FLAT, "FORM_P": _RUNS, "BITS_R": width, "BITS_P": width}
+    for constants in sets:
+        yield "behind", constants | finish, Filling(registry, Hole("finish", Expression(made), 3, tuple(range(4))))
 
 
 def reductions_of_expressions(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:

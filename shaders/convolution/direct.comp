@@ -8,16 +8,16 @@
 // Shapes and layouts: x (batch, channels, height, width), any strides; t contiguous, (places * own, 4 * quads), but of SHARED with
 //     QUADS (places, 4, quads, own / 4, 4): channel 4 k + j of output 4 q + i at [place, j, q, k, i], as invocations that share
 //     out the channels read those of different k together; y (batch, out_h, out_w, outputs), samples and outputs without gaps.
-// Bindings: 0 x, 1 t (float32), 2 b, 3 y.
+// Bindings: 0 x, 1 t (float32), 2 b, 3 y, 4 r, 5 p.
 // Specialization constants: TYPE, of x and b, TYPE_Y (words.glsl); FORM: DEPTHWISE, one channel and one output a group;
 //     SHARED, four outputs of a quad are of one group; APART, any groups; QUADS, whether x is read in fours along channels;
 //     HAS_BIAS; TAPS, of a row of the kernel that are taken together, and NEAR, whether what these read of x is held (of
 //     DEPTHWISE, and of SHARED with QUADS); STRIDE and DILATION along w, as they then are; KERNEL_W; PARTS, a power of two:
 //     invocations that share out the channels, and WIDE, fours of outputs of an invocation, 1 or 2 (of SHARED with QUADS, else
 //     1); PLANAR, whether x is read one channel at a time, by invocations that are neighbours along h (what calls this swaps
-//     the axes of an image whose rows have no gaps); RUN; HALVES (words.glsl).
+//     the axes of an image whose rows have no gaps); RUN; HALVES (words.glsl); those of finish.glsl: what stands behind.
 // Push constants: see the block; offsets and strides in elements. own and per: channels and outputs of a group.
-// Workgroup: THREADS / PARTS runs of a sample (z), which has `count`, `line` a row (x and y together count the workgroups of a
+// Workgroup: THREADS / PARTS runs of a sample (z), of which a row has `line` (x and y together count the workgroups of a
 //     sample, STRIPE of them along x). Invocation: WIDE fours of outputs of a run, RUN neighbours along w; of every PARTS-th
 //     four channels. Invocations with the same channels are neighbours with PLANAR, else those with the same run.
 // Accumulation: float32, rows of the kernel after one another, then the sums of the parts; rounded once.
@@ -52,10 +52,11 @@ const uint RUN_FEW = 4u, RUN_MOST = 8u, TAPS_MOST = 8u, HELD = 20u, HELD_OF_ALL 
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint count, line, quads, units, outputs, own, per;
+    uint line, units, outputs, own, per;
     uint out_h, out_w, kernel_h, height, width;
     uint stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
     uint x_offset, x_batch, x_channel, x_h, x_w, t_offset, b_offset, y_offset, y_h, y_w;
+    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 } pc;
 
 #if TEXELS
@@ -73,6 +74,9 @@ layout(set = 0, binding = 1, std430) restrict readonly buffer T { uvec4 t_data[]
 layout(set = 0, binding = 2, std430) restrict readonly buffer Bias { uint b_data[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { uvec4 y_data[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer YPairs { uvec2 y_pairs[]; };
+#define FINISH_BINDING 4
+#define FINISH_SMALL outputs
+#include "finish.glsl"
 
 float float_of(uint bits) { return uintBitsToFloat(natural(TYPE, uvec2(bits, 0u)).x); }
 
@@ -118,6 +122,10 @@ void store(uint i, uint o, vec4 found) {
     uvec4 bits;
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
         bits[k] = element(TYPE_Y, FLOATING, uvec2(floatBitsToUint(found[k]), 0u)).x;
+        if (FINISHED == 1u) {
+            uint own = min(k, pc.outputs - 1u - o);
+            bits[k] = finished_bits(bits[k], i - pc.y_offset + own, o + own);
+        }
     }
     if (pc.outputs % 4u != 0u) {
         [[unroll]] for (uint k = 0u; k < 4u; k++) {
@@ -142,13 +150,15 @@ vec4 x_channels(uint i, uint k) {
 }
 
 void main() {
+    const uint quads = (pc.outputs + 3u) >> 2;
     const uint runs = uint(THREADS) / PARTS;
     uint id = gl_LocalInvocationIndex, part = PARTS == 1u ? 0u : PLANAR == 1u ? id / runs : id % PARTS;
     uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * runs
         + (PARTS == 1u ? id : PLANAR == 1u ? id % runs : id / PARTS);
-    bool live = at < pc.count;
+    const uint count = pc.line * pc.out_h;
+    bool live = at < count;
     if (PARTS == 1u && !live) return;
-    at = min(at, pc.count - 1u);
+    at = min(at, count - 1u);
     uint batch = gl_WorkGroupID.z, row;
     if (PLANAR == 1u) {
         uint column = at / pc.out_h;
@@ -196,7 +206,7 @@ void main() {
                 [[unroll]] for (uint c = 0u; c < TAPS_MOST; c++) {
                     if (c < TAPS) {
                         bool last = KERNEL_W % TAPS == 0u || b + c < KERNEL_W;
-                        vec4 weight = t_four((a * KERNEL_W + (last ? b + c : 0u)) * pc.quads + quad);
+                        vec4 weight = t_four((a * KERNEL_W + (last ? b + c : 0u)) * quads + quad);
                         [[unroll]] for (uint r = 0u; r < RUN; r++) {
                             vec4 x;
                             if (NEAR == 1u) x = held[r * STRIDE + c * DILATION];
@@ -216,7 +226,7 @@ void main() {
                     there[s] = whole && w < pc.width;
                     places[s] = first[0] + line + (there[s] ? w : 0u) * pc.x_w;
                 }
-                const uint fours = pc.own >> 2, beyond = pc.quads * fours;
+                const uint fours = pc.own >> 2, beyond = quads * fours;
                 for (uint k = 4u * part; k < pc.own; k += 4u * PARTS) {
                     vec4 held[HELD_OF_ALL];
                     [[unroll]] for (uint s = 0u; s < HELD_OF_ALL; s++) {
@@ -229,7 +239,7 @@ void main() {
                             bool last = KERNEL_W % TAPS == 0u || b + c < KERNEL_W;
                             uint tap = (a * KERNEL_W + b + (last ? c : 0u)) * 4u * beyond;
                             [[unroll]] for (uint q = 0u; q < WIDE; q++) {
-                                uint from = tap + min(quad + q, pc.quads - 1u) * fours + (k >> 2);
+                                uint from = tap + min(quad + q, quads - 1u) * fours + (k >> 2);
                                 [[unroll]] for (uint j = 0u; j < 4u; j++) {
                                     vec4 weight = t_four(from + j * beyond);
                                     weight = mix(vec4(0.0), weight, bvec4(last));
@@ -253,7 +263,7 @@ void main() {
                 }
                 uint tap = (a * KERNEL_W + b) * pc.own;
                 for (uint k = 0u; k < pc.own; k++) {
-                    vec4 weight = t_four((tap + k) * pc.quads + quad);
+                    vec4 weight = t_four((tap + k) * quads + quad);
                     [[unroll]] for (uint r = 0u; r < RUN; r++) {
                         uint i = places[r] + k * pc.x_channel;
                         vec4 x;
@@ -268,7 +278,7 @@ void main() {
 
     uint to = pc.y_offset + batch * pc.out_h * pc.out_w * pc.outputs + row * pc.y_h + left * pc.y_w + o;
     [[unroll]] for (uint q = 0u; q < WIDE; q++) {
-        bool stored = live && quad + q < pc.quads;
+        bool stored = live && quad + q < quads;
 #if !TEXELS
         if (PARTS > 1u) {  // each invocation adds up the sums of some places, in turned order for different banks
             barrier();

@@ -21,6 +21,7 @@
 // Preconditions: subgroups of 8, one a workgroup; offsets, strides and K are multiples of 8 (float32: 4), but those of y
 //     and b, and N.
 
+#define HOLES 1
 #include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
@@ -47,6 +48,7 @@ layout(set = 0, binding = 1) uniform usamplerBuffer b_data;
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALAR c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
+#define FINISH_BINDING 5
 #include "epilogue.glsl"
 
 #if defined(DTYPE_float32)
@@ -153,7 +155,8 @@ void main() {
                 float value = activation(total[r * PAIRED]);
                 if (GATED == 1) value *= total[r * PAIRED + PAIRED - 1];
                 if (HAS_RESIDUAL == 1) value += IO_LOAD(residual_data[residual_first + row * pc.residual_row + col]);
-                c_data[c_first + row * pc.c_row + col] = IO_STORE(value);
+                const uint place = c_first + row * pc.c_row + col;
+                c_data[place] = IO_STORE(behind(value, place - pc.c_offset, col));
             }
         }
         block += uint(SUBGROUP);

@@ -1,4 +1,5 @@
 // The push constants of products: offsets and strides in elements (matmul.glsl). WITHOUT_RESIDUAL: of what is no linear layer.
+// HOLES: see finish.glsl.
 
 layout(push_constant, std430) uniform Push {
     uint a_offset, a_batch, a_head, a_row;
@@ -10,5 +11,8 @@ layout(push_constant, std430) uniform Push {
     float scale;
 #ifndef WITHOUT_RESIDUAL
     uint residual_offset, residual_batch, residual_head, residual_row;
+#endif
+#if HOLES
+    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 #endif
 } pc;

@@ -16,6 +16,7 @@
 // Accumulation: float32, eight of the depth first, then the invocation's eights, then invocations and splits.
 // Preconditions: offsets, strides, K and N are multiples of 8 (float32: 4).
 
+#define HOLES 1
 #include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
@@ -43,6 +44,7 @@ layout(set = 0, binding = 1, std430) restrict readonly buffer Right { uvec4 b_da
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALAR c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
+#define FINISH_BINDING 7
 #include "epilogue.glsl"
 #define REACH gl_ScopeDevice
 #include "splits.glsl"
@@ -59,7 +61,8 @@ void finish(uint batch, uint head, uint row, uint col, float value) {
         const uint first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
         value += IO_LOAD(residual_data[first + row * pc.residual_row + col]);
     }
-    c_data[pc.c_offset + batch * pc.c_batch + head * pc.c_head + row * pc.c_row + col] = IO_STORE(value);
+    const uint place = batch * pc.c_batch + head * pc.c_head + row * pc.c_row + col;
+    c_data[pc.c_offset + place] = IO_STORE(behind(value, place, col));
 }
 
 void main() {

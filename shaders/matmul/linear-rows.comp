@@ -22,6 +22,7 @@
 // Preconditions: SUBGROUP * DEEP divides THREADS; ROWS <= SUBGROUP; offsets, strides and K are multiples of 8 (float32: 4),
 //     but those of y and b, and N.
 
+#define HOLES 1
 #include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
@@ -60,6 +61,7 @@ layout(push_constant, std430) uniform Push {
     uint residual_offset, residual_batch, residual_head, residual_row;
     uint norm_offset;
     float norm_eps, norm_added;
+    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { WORD a_data[]; };
@@ -68,6 +70,7 @@ layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALA
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
 layout(set = 0, binding = 5, std430) restrict readonly buffer Norm { WORD norm_data[]; };
+#define FINISH_BINDING 6
 #include "epilogue.glsl"
 
 shared float sums[SUBGROUPS * VALUES];
@@ -228,7 +231,8 @@ void main() {
                 value *= other;
             }
             if (HAS_RESIDUAL == 1) value += IO_LOAD(residual_data[residual_first + row * pc.residual_row + col]);
-            c_data[c_first + row * pc.c_row + col] = IO_STORE(value);
+            const uint place = c_first + row * pc.c_row + col;
+            c_data[place] = IO_STORE(behind(value, place - pc.c_offset, col));
         }
     }
 }

@@ -8,5 +8,6 @@
 // Preconditions: the strides of W over batch and head are 0; scale is 1 for a plain layer.
 
 #define BIASED
+#define HOLES 1
 #define B_ROWS_ARE_COLS
 #include "matmul.glsl"

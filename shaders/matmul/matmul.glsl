@@ -5,7 +5,7 @@
 //           b (batch, head / group, cols, depth)  where B_ROWS_ARE_COLS is defined (b is used transposed), else
 //             (batch, head / group, depth, cols)
 //           The last dimension of each is contiguous; all other strides are arguments (0 = broadcast).
-// Bindings  0 a, 1 b, 2 c; where BIASED is defined 3 bias (cols), 4 residual, of c's shape
+// Bindings  0 a, 1 b, 2 c; where BIASED is defined 3 bias (cols), 4 residual, of c's shape; with HOLES 5 r, 6 p (finish.glsl)
 // Constants 0 HAS_BIAS and those of epilogue.glsl, where BIASED is defined; there, in the shape for GPUs, 3 TRANSPOSED_A and
 //           4 TRANSPOSED_B: a is (batch, head, depth, rows), b (batch, head / group, depth, cols)
 // Push      see the block: offsets and strides in elements
@@ -82,6 +82,7 @@ layout(constant_id = 3) const int TRANSPOSED_A = 0;
 layout(constant_id = 4) const int TRANSPOSED_B = 0;
 #endif
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
+#define FINISH_BINDING 5
 #include "epilogue.glsl"
 #ifdef TEXELS
 layout(set = 0, binding = 4) uniform usamplerBuffer residual_data;
@@ -160,6 +161,15 @@ vec4 finished(vec4 value, uint batch, uint head, int row, int col, int cols) {
         const uint first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
         value += load_residual(first + uint(row) * pc.residual_row + uint(col), cols - col);
     }
+#if HOLES
+    if (FINISHED == 1u) {
+        const uint place = batch * pc.c_batch + head * pc.c_head + uint(row) * pc.c_row;
+        [[unroll]] for (int e = 0; e < 4; e++) {
+            const uint own = uint(min(col + e, cols - 1));
+            value[e] = behind(value[e], place + own, own);
+        }
+    }
+#endif
 #endif
     return value;
 }

@@ -113,7 +113,7 @@ class FlashConfig:
         Parameters
         ----------
         head_dim : int
-            D, of q, k and v; 1 to 256.
+            D, of q, k and v; 1 to 512.
         backend : grilly.Compute, optional
             The device; the default backend when None.
         dtype : dtype

@@ -277,9 +277,9 @@ class Together:
         (output,) = replaced([member.expression.output], lambda leaf: self._leaf(leaf, member))
         return output
 
-    def note(self, member: ElementwiseCommand, output: Node) -> None:
+    def note(self, result: Array, output: Node) -> None:
         """Note the node that operations that follow use in place of an operation's result."""
-        self._made[id(member.result.memory)] = output
+        self._made[id(result.memory)] = output
 
     def makes(self, array: Array) -> bool:
         """Whether the array is a result of an operation that was noted."""
@@ -327,7 +327,7 @@ class _Chain:
         together = Together(lambda array: shaped(array, shape))
         for member in members:
             self.output = together.output(member)
-            together.note(member, self.output)
+            together.note(member.result, self.output)
         self.arrays, self.words = together.arrays, together.words
         last = members[-1].result
         self.result = shaped(last, shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ...registry.shared import names_of
 from ..arrays.map import emit
@@ -13,6 +14,7 @@ from ..device.device import DeviceFacts
 from ..device.plan import ALIGN_MOST, At, Planner, alignment, fits_binding
 from ..device.tensor import Tensor
 from ..expressions.expression import halves
+from ..matmul.finish import NO_WORDS, NOTHING, Finish
 from .checks import Window
 from .matrix import choice_for, emit_matrix
 from .unfold import MOST
@@ -98,9 +100,11 @@ def table_of(planner: Planner, registry: Registry, weight: Tensor, offset: int, 
 
 def emit_direct(
     planner: Planner, registry: Registry, window: Window, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int,
-    result: Tensor, offsets: tuple[int, int],
+    result: Tensor, offsets: tuple[int, int], finish: Finish | None = None,
 ) -> None:  # fmt: skip
     """Plan the convolution of x ``(N, C, H, W)``; it writes ``result``, contiguous ``(N, h, w, O)``.
+
+    Raises UnsupportedError where ``finish`` does not stand behind it in the same dispatch.
 
     Parameters
     ----------
@@ -114,6 +118,8 @@ def emit_direct(
     outputs, own = weight.shape[:2]
     choice = choice_for(registry, planner.facts, window, x, groups, outputs)
     if choice is not None:
+        if finish is not None:
+            raise UnsupportedError(f"{choice}: no expression stands behind it")
         emit_matrix(planner, registry, choice, window, x, weight, bias, result, offsets[0])
         return
     kernel, copied = _kernel(registry, x, groups, outputs, offsets[0])
@@ -137,9 +143,11 @@ def emit_direct(
         or step * target[0].size >= MOST or work * step / target.shape[0] > _WORK
     ):  # fmt: skip
         step = -(-step // 2)
+    if finish is not None and (target is not result or step < target.shape[0]):
+        raise UnsupportedError("nothing stands behind a convolution in several dispatches")
     for first in range(0, target.shape[0], step):
         some = slice(first, first + step)
-        _dispatch(planner, registry, window, x[some], table, bias, kernel, y[some])
+        _dispatch(planner, registry, window, x[some], table, bias, kernel, y[some], finish)
     if target is not result:
         emit(planner, registry, spec("copy", FLOAT32, result.dtype), result, [target], [ALIGN_MOST])
 
@@ -180,7 +188,7 @@ def _taps(choice: Choice, window: Window, run: int, kernel: _Kernel) -> tuple[in
 
 def _dispatch(
     planner: Planner, registry: Registry, window: Window, x: Tensor, table: Tensor, bias: Tensor | None,
-    kernel: _Kernel, y: Tensor,
+    kernel: _Kernel, y: Tensor, finish: Finish | None,
 ) -> None:  # fmt: skip
     choice = registry.resolve(Request("convolution", "float32"))
     numbers = names_of("convolution")
@@ -193,11 +201,12 @@ def _dispatch(
             parts *= 2
         run = _run(choice, planner.facts, window, y.size // outputs * -(-quads // wide) * parts)
     units, blocks = -(-quads // wide), -(-window.out[1] // run)
-    count = blocks * units * window.out[0]
+    line = blocks * units
+    count = line * window.out[0]
     taps, near = _taps(choice, window, run, kernel)
     words: dict = {
-        "count": count, "line": blocks * units, "quads": quads, "units": units, "outputs": outputs, "own": kernel.own,
-        "per": kernel.per, "out_h": window.out[0], "out_w": window.out[1], "kernel_h": window.kernel[0],
+        "line": line, "units": units, "outputs": outputs, "own": kernel.own, "per": kernel.per,
+        "out_h": window.out[0], "out_w": window.out[1], "kernel_h": window.kernel[0],
         "height": x.shape[2], "width": x.shape[3], "x_offset": At(x), "t_offset": At(table), "b_offset": At(bias),
         "y_offset": At(y), "y_h": y._strides[1], "y_w": y._strides[2],
     }  # fmt: skip
@@ -212,9 +221,11 @@ def _dispatch(
         "HAS_BIAS": int(bias is not None), "TAPS": taps, "NEAR": int(near),
         "STRIDE": window.stride[1] if near else 1, "DILATION": window.dilation[1] if near else 1,
         "KERNEL_W": window.kernel[1], "PARTS": parts, "HALVES": halves(registry), "WIDE": wide,
-        "PLANAR": int(kernel.planar), "RUN": run,
+        "PLANAR": int(kernel.planar), "RUN": run, **(NOTHING if finish is None else finish.constants()),
     }  # fmt: skip
+    words |= NO_WORDS if finish is None else finish.push()
     groups, stripe = -(-count // (choice.threads // parts)), choice.tile["stripe"]
-    arrays = {"x": x, "t": table, "b": bias, "y": y}
+    arrays = {"x": x, "t": table, "b": bias, "y": y, **({} if finish is None else finish.bindings())}
     planner.dispatch(choice, constants, arrays, words, (min(groups, stripe), -(-groups // stripe), y.shape[0]),
-                     2.0 * window.places * kernel.own * y.size)  # fmt: skip
+                     2.0 * window.places * kernel.own * y.size,
+                     filling=None if finish is None else finish.filling(registry))  # fmt: skip

@@ -13,7 +13,8 @@ from ..device.call import call
 from ..device.device import Device, DeviceFacts
 from ..device.plan import Layout, Plan, Planner, fits_binding
 from ..device.tensor import Tensor, reshaped
-from ..matmul.call import Matmul
+from ..matmul.call import Epilogue, LinearCall, Matmul
+from ..matmul.finish import Finish
 from ..matmul.matmul import emit_matmul
 from ..matmul.split_weights import find, keep
 from .checks import Window, checked, plain
@@ -59,13 +60,15 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     ----------
     given : tuple
         Axes, stride, padding, dilation, groups and precision of a call that passed the checks, and the most bytes that
-        a matrix of windows may take (``room``).
+        a matrix of windows may take (``room``). In captured work a ``Behind`` may follow.
     layouts : sequence of Layout or None
-        The input, the weight, the bias and the weight's split, where one is kept.
+        The input, the weight, the bias and the weight's split, where one is kept; then the arrays of what stands
+        behind.
     """
-    axes, *options, most = given
+    axes, stride, padding, dilation, groups, precision, most, *behind = given
+    options = (stride, padding, dilation, groups, precision)
     planner = Planner(facts, layouts)
-    image, weight, bias, parts = planner.inputs
+    image, weight, bias, parts, *others = planner.inputs
     window, groups, high = checked(f"conv{axes}d", axes, image, weight, bias, *options)
     x = four(image, axes)
     batch, channels = x.shape[:2]
@@ -78,14 +81,19 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
         bias, b_offset = in_order(planner, registry, bias, layouts[2].offset)
     table = weight.reshape(outputs, -1)
     depth = table.shape[1]
+    rows = result.reshape(-1, outputs)
+    finish = Finish.of(*behind, others, *rows.shape) if behind else None
+    noted = LinearCall(plan, given, finishes=True)
     if serves(planner, registry, window, x, groups, outputs):
         kernels = weight if axes == 2 else weight._selected((slice(None), slice(None), None))
-        emit_direct(planner, registry, window, x, kernels, bias, groups, result, (layouts[0].offset, w_offset))
-        return planner.plan(_as_asked(result, axes, image.ndim))
-    rows = result.reshape(-1, outputs)
+        offsets = (layouts[0].offset, w_offset)
+        emit_direct(planner, registry, window, x, kernels, bias, groups, result, offsets, finish)
+        return planner.plan(_as_asked(result, axes, image.ndim), operation=noted)
     b = table.reshape(1, groups, outputs // groups, depth)
     made = None
     own = bias if groups == 1 else None
+    if finish is not None and groups > 1:
+        raise UnsupportedError("nothing stands behind products of several groups")
 
     def multiply(a: Tensor, c: Tensor, offset: int) -> None:
         """Multiply windows ``(rows, groups * depth)`` by the weight; c is ``(rows, outputs)``."""
@@ -93,7 +101,8 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
         a = four_axes(a.reshape(a.shape[0], groups, depth).transpose(1, 0, 2))
         c = four_axes(c.reshape(c.shape[0], groups, outputs // groups).transpose(1, 0, 2))
         offsets = (offset, w_offset)
-        matmul = Matmul("linear", a, b, c, bias=own, high=high and groups == 1, offsets=offsets, split_b=parts)
+        matmul = Matmul("linear", a, b, c, bias=own, high=high and groups == 1, offsets=offsets, split_b=parts,
+                        epilogue=Epilogue(finish=finish))  # fmt: skip
         found = emit_matmul(planner, registry, matmul)
         if found is not None:
             parts = made = found
@@ -104,6 +113,8 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     else:
         wide = channels * window.places
         todo = list(blocks(facts, x, window.outputs, wide, most))
+        if finish is not None and len(todo) > 1:
+            raise UnsupportedError("nothing stands behind a product in parts")
         scratch = planner.empty((max(count for _, _, count, _ in todo), wide), x.dtype)  # one for all parts
         for block, first, count, start in todo:
             unfold(planner, registry, window, block, first, scratch[:count])
@@ -111,7 +122,7 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     if bias is not None and own is None:
         operands = [rows, bias.broadcast_to(rows.shape)]
         emit(planner, registry, spec("add", x.dtype), rows, operands, [4, b_offset])
-    return planner.plan(_as_asked(result, axes, image.ndim), made)
+    return planner.plan(_as_asked(result, axes, image.ndim), made, operation=noted)
 
 
 def _as_asked(result: Tensor, axes: int, ndim: int) -> Tensor:

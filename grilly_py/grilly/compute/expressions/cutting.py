@@ -38,8 +38,12 @@ class Most(NamedTuple):
 
     def takes(self, outputs: Sequence[Node], arrays: int, words: int) -> bool:
         """Whether one dispatch may compute these outputs from so many arrays and words."""
-        weight = sum(_CALL if node.name == "call" else 1 for node in in_order(outputs))
-        return weight <= self.nodes and arrays <= self.arrays and words <= self.words
+        return length_of(outputs) <= self.nodes and arrays <= self.arrays and words <= self.words
+
+
+def length_of(outputs: Sequence[Node]) -> int:
+    """How many nodes outputs have; a call of a library function counts for several."""
+    return sum(_CALL if node.name == "call" else 1 for node in in_order(outputs))
 
 
 class Subexpression(NamedTuple):

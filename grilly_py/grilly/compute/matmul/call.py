@@ -7,28 +7,35 @@ from typing import NamedTuple
 
 from ...registry.shared import names_of
 from ..device.tensor import Tensor
+from .finish import Finish
 
 #: Activations that products can end with, by the kernels' number (shaders/include/activations.glsl).
 ACTIVATIONS = {name.removeprefix("activation_"): number for name, number in names_of("activations").items()}
 
 
 class LinearCall(NamedTuple):
-    """A call of a linear layer, as its plan is noted in captured work (fusion.py).
+    """A call of a linear layer or a convolution, as its plan is noted in captured work (fusion.py).
 
     Attributes
     ----------
     plan : callable
         ``plan(static, layouts, facts, registry)``.
     static : tuple
-        Ends with the activation or None, whether it is gated, and ``(epsilon, offset)`` of the norm or ``()``.
-    residual, norm : int
-        The places of the residual and of the norm's weight among the arrays, of which x is the first.
+        Of a linear layer it ends with the activation or None, whether it is gated, and ``(epsilon, offset)`` of the
+        norm or ``()``.
+    residual, norm : int or None
+        The places of the residual and of the norm's weight among the arrays, of which x is the first; None of a
+        convolution, which has none.
+    finishes : bool
+        Whether an expression may stand behind it. The plan then takes a ``Behind`` at the end of ``static``, and two
+        more arrays.
     """
 
     plan: Callable
     static: tuple
-    residual: int
-    norm: int
+    residual: int | None = None
+    norm: int | None = None
+    finishes: bool = False
 
 
 class Prologue(NamedTuple):
@@ -62,12 +69,15 @@ class Epilogue(NamedTuple):
         What divides the residual's offset (``Layout.offset``).
     gated : bool
         x has twice the columns of c: ``activation(x[..., :N]) * x[..., N:] + residual``.
+    finish : Finish or None
+        What is made of that, rounded to c's dtype, in the same dispatch.
     """
 
     activation: str = "none"
     residual: Tensor | None = None
     offset: int = 0
     gated: bool = False
+    finish: Finish | None = None
 
 
 class Operands(NamedTuple):

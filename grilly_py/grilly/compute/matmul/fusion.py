@@ -1,39 +1,44 @@
-"""Linear layers of captured work with the operations before and behind them, planned anew as one call.
+"""Linear layers and convolutions of captured work with the operations beside them, planned anew as one call.
 
 A call of ``F.linear`` may end with an activation, a gate and a residual, and begin with an RMS norm. Where the
 operations beside a captured call are exactly these, and nothing else reads what lies between, the call is planned with
-them, as ``F.linear`` with these arguments is: replays have its bits. What lies between is not rounded then. What that
-takes no fewer dispatches for stays as it was captured.
+them, as ``F.linear`` with these arguments is: replays have its bits. What lies between is not rounded then.
+
+Behind that, and behind a convolution, other elementwise operations may stand as an expression (finish.py). There each
+result is rounded to its dtype: replays have the bits of the calls. What takes no fewer dispatches stays as captured.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import UnsupportedError
 from ...runtime.interface import Capture
-from ..arrays.fusion import Array, CapturedWork, ElementwiseCommand, elementwise, replace
+from ..arrays.fusion import STEPS, Array, CapturedWork, ElementwiseCommand, Together, elementwise, replace
 from ..arrays.operations import spec
 from ..device.call import executable_of, plan_of
 from ..device.device import Device, NotedCall
 from ..device.plan import ALIGN_MOST, Layout, Plan
 from ..device.tensor import contiguous_strides, reshaped
-from ..expressions.nodes import Node
+from ..expressions.expression import Expression
+from ..expressions.nodes import Node, element, replaced
 from ..norms.fusion import NormCommand
 from ..norms.plan import Norm
 from .call import ACTIVATIONS, LinearCall
+from .finish import MOST, Behind
 
 #: The binding of an array that a plan does not read.
 _UNBOUND = (None, 0, 0)
+_RESULT = 1000  # the number of a call's result among elements, until there is a hole for them
 
 
 class _Linear(NamedTuple):
-    """A captured call of a linear layer, with operations beside it.
+    """A captured call of a linear layer or a convolution, with operations beside it.
 
     Attributes
     ----------
@@ -41,11 +46,13 @@ class _Linear(NamedTuple):
     arrays : tuple of Array or None
         Of the call, in their order.
     result : Array
-        With the shape that the call gives.
+        With the axes of what the call gives in the order in which they lie in memory.
     numbers : frozenset of int
         Of the commands.
     reads : tuple of (int, memory)
         What is read beside, and by which command.
+    finish : tuple of Behind
+        What stands behind all that, one or none.
     """
 
     call: LinearCall
@@ -53,6 +60,7 @@ class _Linear(NamedTuple):
     result: Array
     numbers: frozenset[int]
     reads: tuple[tuple[int, Any], ...]
+    finish: tuple[Behind, ...] = ()
 
     @classmethod
     def of(cls, captured: Capture, work: CapturedWork, first: int, noted: NotedCall) -> _Linear | None:
@@ -71,14 +79,16 @@ class _Linear(NamedTuple):
             for slot, layout in enumerate(noted.layouts)
         )
         reads = tuple((first, array.memory) for array in arrays if array is not None)
-        layout = Layout(result.shape, result.strides, result.dtype, result.offset)
+        order = sorted(range(len(result.shape)), key=lambda axis: -result.strides[axis])
+        shape, strides = (tuple(each[axis] for axis in order) for each in (result.shape, result.strides))
+        layout = Layout(shape, strides, result.dtype, result.offset)
         return cls(plan.operation, arrays, Array(bound[result.slot], layout), numbers, reads)
 
     @property
     def key(self) -> tuple:
         """The key of its plan (``executables.key_of``)."""
         layouts = (None if array is None else array.layout for array in self.arrays)
-        return self.call.static, *(
+        return (*self.call.static, *self.finish), *(
             None if one is None else tuple(one._replace(offset=math.gcd(ALIGN_MOST, one.offset))) for one in layouts
         )
 
@@ -101,6 +111,20 @@ class _Linear(NamedTuple):
         return _Linear(
             self.call._replace(static=static), tuple(arrays), result, self.numbers | set(numbers), self.reads + more
         )
+
+    def finished(self, members: Mapping[int, ElementwiseCommand], output: Node, together: Together) -> _Linear:
+        """The call with an expression behind it, of the elements and words of ``together``."""
+        (own,) = replaced([output], lambda leaf: leaf if leaf.name == "word" else _shifted(leaf))
+        read = tuple(
+            (number, array.memory) for number, member in members.items() for array in member.arrays
+            if not together.makes(array)
+        )  # fmt: skip
+        others: list[Array | None] = [*together.arrays, None, None]
+        return self._replace(
+            arrays=(*self.arrays, *others[:2]), result=_contiguous(self.result, members[max(members)].result),
+            numbers=self.numbers | members.keys(), reads=self.reads + read,
+            finish=(Behind(Expression(own), tuple(together.words)),),
+        )  # fmt: skip
 
     def normed(self, number: int, x: Array, weight: Array, terms: tuple[float, float]) -> _Linear:
         """The call with a norm before it."""
@@ -178,6 +202,8 @@ def _longer(around: _Captured, linear: _Linear) -> Iterator[_Linear]:
     behind: list[_Linear] = [linear]
     while (one := _with_next(around, behind[-1])) is not None:
         behind.append(one)
+    if linear.call.finishes:
+        behind += [longer for one in behind for longer in _finished(around, one)]
     yield from behind[1:]
     for one in behind:
         normed = _with_norm(around, one)
@@ -187,9 +213,9 @@ def _longer(around: _Captured, linear: _Linear) -> Iterator[_Linear]:
 
 def _with_next(around: _Captured, linear: _Linear) -> _Linear | None:
     """The call with what is done to its result, if that alone reads it and a call may end with it."""
-    made = linear.result
+    made, residual = linear.result, linear.call.residual
     readers = frozenset(around.work.readers[made.memory] - linear.numbers)
-    if linear.arrays[linear.call.residual] is not None or not 0 < len(readers) < 3:
+    if residual is None or linear.arrays[residual] is not None or not 0 < len(readers) < 3:
         return None
     if not around.is_between(made, linear.numbers, linear.numbers | readers):
         return None
@@ -220,6 +246,69 @@ def _ended(
     """The call with these operations, whose result is of that shape; None where a call does not write it so."""
     result = last.result._replace(layout=Layout(shape, contiguous_strides(shape), linear.result.layout.dtype))
     return linear.behind(result, numbers, **ends) if result.is_whole(last.result) else None
+
+
+def _finished(around: _Captured, linear: _Linear) -> Iterator[_Linear]:
+    """The call with one, two and more elementwise operations behind it as an expression."""
+    work, made = around.work, linear.result
+    shape, dtype = made.layout.shape, made.layout.dtype
+    together = Together(lambda array: _with_shape(array, shape))
+    together.note(made, element(_RESULT))
+    inside: dict[Array, frozenset[int]] = {made: linear.numbers}  # with what writes it
+    members: dict[int, ElementwiseCommand] = {}
+    while len(members) < STEPS:
+        known = linear.numbers | members.keys()
+        readers = {number for array in inside for number in work.readers[array.memory]} - known
+        member = around.elementwise(min(readers)) if readers else None
+        if member is None or not _takes(inside, member, shape):
+            return
+        number = min(readers)
+        members[number], output = member, together.output(member)
+        numbers = linear.numbers | members.keys()
+        closed = all(around.is_between(array, writers, numbers) for array, writers in inside.items())
+        result = member.result.layout.dtype
+        fits = MOST.takes([output], len(together.arrays), len(together.words)) and not any(
+            array.memory is member.result.memory for array in together.arrays
+        )
+        whole = _contiguous(made, member.result).is_whole(member.result)
+        if closed and fits and whole and (result == dtype or dtype.itemsize == result.itemsize == 4):
+            yield linear.finished(members, output, together)
+        together.note(member.result, output)
+        inside[member.result] = frozenset([number])
+
+
+def _takes(inside: Container[Array], member: ElementwiseCommand, shape: tuple[int, ...]) -> bool:
+    """Whether an operation can be a part of what stands behind a result of that shape; ``inside`` are results of it."""
+    if member.count != math.prod(shape):
+        return False
+    made = {id(array.memory): array for array in inside}
+    for array in member.arrays:
+        own = made.get(id(array.memory))
+        if own is None:
+            layout = array.layout
+            if layout.dtype.itemsize > 4 or reshaped(layout.shape, layout.strides, shape) is None:
+                return False
+        elif not own.is_whole(array):
+            return False
+    return True
+
+
+def _with_shape(array: Array, shape: tuple[int, ...]) -> Array:
+    """The array with that shape, as `_takes` has found that it has."""
+    strides = reshaped(array.layout.shape, array.layout.strides, shape)
+    assert strides is not None, "_takes has looked"
+    return array._replace(layout=array.layout._replace(shape=shape, strides=strides))
+
+
+def _contiguous(made: Array, result: Array) -> Array:
+    """The result of an operation with the axes of what it is made of."""
+    shape = made.layout.shape
+    return result._replace(layout=result.layout._replace(shape=shape, strides=contiguous_strides(shape)))
+
+
+def _shifted(leaf: Node) -> Node:
+    """An element as the hole has it: the call's result is the first."""
+    return element(0 if leaf.value == _RESULT else leaf.value + 1)
 
 
 @functools.cache
@@ -290,7 +379,9 @@ def _with_norm(around: _Captured, linear: _Linear) -> _Linear | None:
     assert x is not None
     writers = frozenset(around.work.writers[x.memory])
     uses = sum(array is not None and array.memory is x.memory for array in linear.arrays)
-    if linear.epilogue[2] or len(writers) != 1 or uses > 1 or not around.is_between(x, writers, linear.numbers):
+    if linear.call.norm is None or linear.epilogue[2] or len(writers) != 1 or uses > 1:
+        return None
+    if not around.is_between(x, writers, linear.numbers):
         return None
     (number,) = writers
     norm = around.norm(number)

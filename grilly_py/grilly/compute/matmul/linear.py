@@ -17,6 +17,7 @@ from ..device.tensor import Tensor, reshaped
 from ..norms.checks import RMS_EPSILON, check_added, check_epsilon, check_shape
 from ..norms.checks import given as given_arrays
 from .call import ACTIVATIONS, Epilogue, LinearCall, Matmul, Prologue
+from .finish import Finish
 from .matmul import emit_matmul
 from .quantized import backward as backward_quantized
 from .quantized import linear as linear_quantized
@@ -104,13 +105,15 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     Parameters
     ----------
     given : tuple
-        ``high``, ``activation``, ``gated`` and, with a norm, ``(epsilon, offset)`` of its weight; otherwise ``()``.
+        ``high``, ``activation``, ``gated`` and, with a norm, ``(epsilon, offset)`` of its weight; otherwise ``()``. In
+        captured work a ``Behind`` may follow.
     layouts : sequence of Layout or None
-        x, weight, bias, residual, the norm's weight, and the weight's split where one is kept.
+        x, weight, bias, residual, the norm's weight, and the weight's split where one is kept; then the arrays of what
+        stands behind.
     """
-    high, activation, gated, norm = given
+    high, activation, gated, norm, *behind = given
     planner = Planner(facts, layouts)
-    a, b, own, added, factors, kept = planner.inputs
+    a, b, own, added, factors, kept, *others = planner.inputs
     wide, depth = b.shape
     cols = wide // (1 + gated)
     y = planner.empty((*a.shape[:-1], cols), a.dtype)
@@ -139,13 +142,15 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     epilogue = Epilogue(activation or "none", gated=gated)
     if added is not None:
         epilogue = epilogue._replace(residual=four_axes(added), offset=offsets[3])
+    if behind:
+        epilogue = epilogue._replace(finish=Finish.of(*behind, others, rows, cols))
     prologue = Prologue() if factors is None else Prologue(factors, offsets[4], *norm)
     matmul = Matmul(
         "linear", a, b, c, bias=own, high=high and depth > 0, offsets=(offsets[0], offsets[1]), split_b=kept,
         epilogue=epilogue, prologue=prologue,
     )  # fmt: skip
     made = emit_matmul(planner, registry, matmul)
-    return planner.plan(y, made, operation=LinearCall(plan, given, residual=3, norm=4))
+    return planner.plan(y, made, operation=LinearCall(plan, given, residual=3, norm=4, finishes=True))
 
 
 def linear_backward(device: Device, grad_output, x, weight, *, precision="highest"):

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ...registry import Registry
 from ..device.cut import parts, placed
 from ..device.device import DeviceFacts
 from ..device.plan import Planner, fits_binding, strided
 from ..device.tensor import Tensor
+from ..expressions.expression import Filling
 from .call import ACTIVATIONS, Matmul, Operands
 from .factor_layout import rows_of
+from .finish import NO_WORDS, NOTHING, is_offered, takes
 from .passes import PASSES, Gate, Stage
 from .selection import Kernel, fits_one_dispatch, select
 from .split import split, split_words
@@ -44,6 +47,8 @@ def emit_matmul(planner: Planner, registry: Registry, matmul: Matmul) -> Tensor 
             continue
         kernel = select(planner.facts, registry, stage)
         rewritten = _rewritten(planner, registry, stage, kernel)
+        if stage.epilogue.finish is not None:
+            _check_finish(planner.facts, stage, kernel, rewritten)
         if rewritten is not None:
             stages += reversed(rewritten)
             continue
@@ -54,8 +59,19 @@ def emit_matmul(planner: Planner, registry: Registry, matmul: Matmul) -> Tensor 
             kernel = kernel._replace(transposed=(False, False), whole_eights=(True, True))
             if stage.split_b is None and stage.b.shape == matmul.b.shape:  # not some of its columns
                 made = split_b
-        _emit_dispatches(planner, stage, kernel, operands)
+        _emit_dispatches(planner, registry, stage, kernel, operands)
     return made
+
+
+def _check_finish(facts: DeviceFacts, matmul: Matmul, kernel: Kernel, rewritten: list[Stage] | None) -> None:
+    """Raise UnsupportedError where an expression behind the product takes a dispatch of its own."""
+    finish = matmul.epilogue.finish
+    assert finish is not None
+    if rewritten is not None and len(rewritten) == 1:
+        return  # it is asked again
+    whole = rewritten is None and fits_one_dispatch(facts, kernel, matmul.operands)
+    if not whole or not takes(kernel.choice, finish.behind):
+        raise UnsupportedError(f"{kernel.choice}: the expression takes a dispatch of its own")
 
 
 def _rewritten(planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel) -> list[Stage] | None:
@@ -76,10 +92,14 @@ def split_factors(planner: Planner, registry: Registry, matmul: Matmul) -> tuple
     return matmul.operands._replace(a=a, b=b), split_b
 
 
-def _emit_dispatches(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operands) -> None:
+def _emit_dispatches(
+    planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel, operands: Operands
+) -> None:
     """Plan the dispatches of a product that its kernel takes: one, or several where it exceeds a limit."""
     if fits_one_dispatch(planner.facts, kernel, operands):
-        _dispatch(planner, matmul, kernel, operands, operands.a.shape[1] // operands.b.shape[1], 0)
+        finish = matmul.epilogue.finish
+        filling = None if finish is None else finish.filling(registry)
+        _dispatch(planner, matmul, kernel, operands, operands.a.shape[1] // operands.b.shape[1], 0, filling)
         return
     for block in _blocks_of_columns(planner.facts, matmul, kernel, operands):
         for heads in _groups_of_heads(block):
@@ -140,11 +160,16 @@ def _emit_parts(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Oper
         _dispatch(planner, matmul, kernel, part, group, starts[2])
 
 
-def _dispatch(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_row: int) -> None:
+def _dispatch(
+    planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_row: int,
+    filling: Filling | None = None,
+) -> None:  # fmt: skip
     """Plan one dispatch. ``group`` heads of a share one of b; ``first_row`` of the product is the part's first."""
     choice, partition, shape = kernel.choice, kernel.partition, operands.c.shape
     groups = kernel.groups(shape)
     arrays = {**operands._asdict(), "norm": matmul.prologue.weight}
+    if matmul.epilogue.finish is not None:
+        arrays |= matmul.epilogue.finish.bindings()
     if partition.splits > 1:
         tiles = math.prod(groups) // partition.splits
         # Counters are zero before and after every dispatch, and calls of the plan in flight together do not meet in
@@ -154,7 +179,8 @@ def _dispatch(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operan
             "arrived": planner.constant(np.zeros(tiles, np.int32)),
         }
     push = _push(matmul, kernel, operands, group, first_row)
-    planner.dispatch(choice, _constants(matmul, kernel, operands), arrays, push, groups, kernel.work(shape))
+    planner.dispatch(choice, _constants(matmul, kernel, operands), arrays, push, groups, kernel.work(shape),
+                     filling=filling)  # fmt: skip
 
 
 def _push(matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_row: int) -> dict:
@@ -171,6 +197,9 @@ def _push(matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_
     if "NORM" in kernel.choice.variant.constants:
         weight, _, epsilon, added = matmul.prologue
         push |= strided("norm", weight, ()) | {"norm_eps": epsilon, "norm_added": added}
+    if is_offered(kernel.choice):
+        finish = matmul.epilogue.finish
+        push |= NO_WORDS if finish is None else finish.push()
     return push
 
 
@@ -186,4 +215,6 @@ def _constants(matmul: Matmul, kernel: Kernel, operands: Operands) -> dict[str, 
         "TRANSPOSED_B": int(kernel.transposed[1]), "ALIGNED_A": int(kernel.whole_eights[0]),
         "ALIGNED_B": int(kernel.whole_eights[1]), "CAUSAL": int(matmul.model == "gpt"), **partition.constants,
     }  # fmt: skip
+    finish = matmul.epilogue.finish
+    known |= NOTHING if finish is None else finish.constants()
     return {name: known[name] for name in kernel.choice.variant.constants}

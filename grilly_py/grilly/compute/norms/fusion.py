@@ -243,7 +243,7 @@ class _Fused:
             self.after = together.output(member)
             if member is self.command:
                 self.before, self.after = self.after, element(_RESULT)
-            together.note(member, self.after)
+            together.note(member.result, self.after)
         self.arrays, self.words = together.arrays, together.words
         written = self.result
         return (
