@@ -42,20 +42,20 @@ float read_gradient(float score, float pulled, uint row, uint key) {
 float gradient_of(uint batch, uint head, uint row, uint key) {
     begin_extras(batch, head);
     if (row >= QUERIES || key >= KEY_COUNT || !mask_mod(row, key)) return 0.0;
-    uint q = q_base(batch, head) + row * pc.q_row;
-    uint k = k_base(batch, head / GROUP) + key * pc.k_row;
+    uint q = q_base(batch, head) + (row_start() + row) * pc.q_row;
+    uint k = k_base(batch, head / GROUP) + (key_start() + key) * pc.k_row;
     vec4 sum = vec4(0.0);
     for (int d = 0; d < HEAD_DIM; d += 4) sum += load_q4(q + uint(d), HEAD_DIM - d) * load_k4(k + uint(d), HEAD_DIM - d);
     float raw = (sum.x + sum.y) + (sum.z + sum.w);
-    uint g = g_base(batch, head) + row * pc.g_row;
-    uint v = v_base(batch, head / GROUP) + key * pc.v_row;
+    uint g = g_base(batch, head) + (row_start() + row) * pc.g_row;
+    uint v = v_base(batch, head / GROUP) + (key_start() + key) * pc.v_row;
     sum = vec4(0.0);
     for (int d = 0; d < VALUE_DIM; d += 4) sum += load_g4(g + uint(d), VALUE_DIM - d) * load_v4(v + uint(d), VALUE_DIM - d);
     float dp = (sum.x + sum.y) + (sum.z + sum.w);
 #ifdef FUNCTIONS
     float score = raw * pc.scale;
 #endif
-    float pulled = pair(batch, head, row, key, key, true, stats_data[stats_base(batch, head) + row].xyz, raw, dp);
+    float pulled = pair(batch, head, row, key, key, true, stats_data[stats_base(batch, head) + row_start() + row].xyz, raw, dp);
 #ifdef FUNCTIONS
     if (READS != 0) return read_gradient(score, pulled, row, key);
 #endif

@@ -157,7 +157,7 @@ def _checked(
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(NAME, mask, full)
-    checked = None if options is OFF else with_derivatives(options, full, causal)
+    checked = None if options is OFF else with_derivatives(prepare(NAME, options, full, causal), options)
     terms = BackwardTerms(causal, scale, full[3] - full[2] if shift is None else shift)
     if checked is not None:
         terms = BackwardTerms(checked.causal, scale, terms.shift + checked.right, checked.summary())
@@ -168,9 +168,8 @@ def _checked(
     return _Checked(arrays, rank, full, mask, grad_lse, terms, checked, more, read)
 
 
-def with_derivatives(options: Options, full: tuple[int, int, int, int], causal: bool) -> CheckedOptions | None:
-    """The checked options of a call for gradients, as of ``prepare``: with the derivative of a score function."""
-    checked = prepare(NAME, options, full, causal)
+def with_derivatives(checked: CheckedOptions | None, options: Options) -> CheckedOptions | None:
+    """What ``prepare`` gave of the options, for gradients: with the derivative of a score function."""
     if checked is not None and options.score_mod is not None:
         checked.functions = checked.functions._replace(score=derived(options.score_mod).own, derived=True)
     return checked

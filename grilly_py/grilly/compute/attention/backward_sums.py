@@ -21,7 +21,7 @@ from ..device.executables import key_of, placed
 from ..device.plan import At, Layout, Plan, Planner
 from ..device.tensor import Tensor
 from .backward_chunks import Chunk
-from .backward_plan import BackwardCall, BackwardTerms, block, operands
+from .backward_plan import BackwardCall, BackwardTerms, block, operands, views_of
 from .executables import AttentionExecutable
 from .function_gradients import Read
 from .operands import PARAMETERS, AttentionPlan, parameters_slot
@@ -72,8 +72,7 @@ def plan(
     layouts = [call.q, call.k, call.v, call.g, call.o, call.lse, call.mask, call.bias]
     planner = Planner(facts, [*layouts, PARAMETERS if call.options.contents else None])
     q, k, v, g, stats, _, mask, bias, given = planner.inputs
-    views = {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias}
-    views = {name: view for name, view in views.items() if view is not None}
+    views = views_of(call, {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias})
     chunk = Chunk(views, call.shift)
     bits = call.options.bits
     parameters, made = parameters_slot(planner, call, given, [block(facts, chunk)] if bits else [])
