@@ -121,22 +121,6 @@ def test_packed_sequences_take_a_block_mask(default):
     close(attend_packed(default, arrays, mask_mod=blocks), expected_packed(arrays, {"mask_mod": window(np)[1]}))
 
 
-def test_packed_sequences_have_no_gradients_of_functions(default):
-    q, k, v = (default.tensor(array) for array in packed())
-    places, longest = [starts(lengths) for lengths in LENGTHS], [max(lengths) for lengths in LENGTHS]
-    rate = default.tensor(ARRAYS["rate"])
-
-    def loss(q, rate):
-        mod = alibi(grilly, rate)[0]
-        return grilly.sum(F.flash_attention_varlen(q, k, v, *places, *longest, score_mod=mod))
-
-    for number in (0, 1):
-        with pytest.raises(grilly.GradientError, match="with score_mod or mask_mod has no gradient"):
-            grilly.grad(loss, number)(q, rate)
-    with pytest.raises(TypeError, match="flash_attention_varlen_backward.*mask_mod"):
-        F.flash_attention_varlen_backward(q, q, k, v, q, q, *places, *longest, mask_mod=causal(grilly)[1])
-
-
 # -- caches
 
 

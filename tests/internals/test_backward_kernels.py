@@ -181,21 +181,26 @@ def test_more_diagonals_than_a_loop_has_trips(vulkan_backend):
     assert found.numpy().sum() == batch * keys
 
 
+@pytest.mark.parametrize("with_functions", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_sequences_on_matrix_units(vulkan_backend, monkeypatch, causal):
+def test_packed_sequences_on_matrix_units(vulkan_backend, monkeypatch, causal, with_functions):
     """Sequences of several lengths one after the other, with dS in memory: each as it is alone."""
     backend, starts = vulkan_backend, np.int32([0, 17, 17, 90, 101])
     pretend(monkeypatch, backend, units=1)
     rng = np.random.default_rng(3)
     arrays = [rng.standard_normal((101, heads, 16)).astype(np.float16) for heads in (4, 4, 2, 2)]
     grad, q, k, v = (backend.tensor(a) for a in arrays)
-    call = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": 73, "max_seqlen_k": 73, "causal": causal}
-    out, lse = F.flash_attention_varlen(q, k, v, **call, return_lse=True)
-    with on_matrix_units(backend, head_dim=16, value_dim=16), chosen_kernels(backend) as chosen:
-        got = F.flash_attention_varlen_backward(grad, q, k, v, out, lse, **call)
+    call = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": 73, "max_seqlen_k": 73}
+    options, facts = {"causal": causal}, {}
+    if with_functions:
+        options |= functions(backend.tensor(rng.uniform(0.5, 1.5, (4, 7)).astype(np.float32)))
+        facts = {"extras": extras_bits(FUNCTIONS), "options": 2}
+    out, lse = F.flash_attention_varlen(q, k, v, **call, **options, return_lse=True)
+    with on_matrix_units(backend, head_dim=16, value_dim=16, **facts), chosen_kernels(backend) as chosen:
+        got = F.flash_attention_varlen_backward(grad, q, k, v, out, lse, **call, **options)
         for low, high in ((0, 17), (17, 90), (90, 101)):
             alone = [a[low:high].swapaxes(0, 1)[None] for a in (grad, q, k, v, out)]
-            wanted = F.flash_attention2_backward(*alone, lse[:, low:high][None], causal=causal)
+            wanted = F.flash_attention2_backward(*alone, lse[:, low:high][None], **options)
             for a, b in zip(got, wanted, strict=True):
                 a, b = (x.numpy().astype(np.float32) for x in (a[low:high].swapaxes(0, 1)[None], b))
                 np.testing.assert_allclose(a, b, rtol=4e-3, atol=4e-3 * np.abs(b).max())
