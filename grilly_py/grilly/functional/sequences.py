@@ -127,9 +127,10 @@ def flash_attention_varlen(
     ExpressionError
         For a score_mod or mask_mod that cannot become a part of a kernel.
     GradientError
-        Where a gradient is wanted by alibi_slopes, or by a score_mod with an operation that has none.
+        Where a gradient is wanted by alibi_slopes.
     UnsupportedError
-        Where an array is larger than one binding of the device, or no kernel takes what is asked for.
+        Where an array is larger than one binding of the device, or no kernel takes what is asked for, and where a
+        gradient is wanted of heads of more than 256 columns.
     """
     arrays = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     device = device_of("flash_attention_varlen", *arrays, alibi_slopes, sinks)
@@ -200,7 +201,7 @@ def flash_attention_varlen_backward(
 
     Raises
     ------
-    TypeError, ValueError, UnsupportedError
+    TypeError, ValueError, ExpressionError, UnsupportedError
         As ``flash_attention_varlen``; also where grad_out, out, lse or grad_lse has not the shape or dtype that it
         should, or where the gradient of sinks is asked for without sinks.
 

@@ -20,14 +20,14 @@ from . import backward
 from .backward_plan import BackwardTerms
 from .backward_sums import read_gradient, sinks_gradient
 from .call import AttentionTerms
-from .checks import take_terms
+from .checks import check_gradient_dims, take_terms
 from .executables import AttentionExecutable, attention_executable
 from .foreign import unknown
 from .function_gradients import Read, fixed
 from .keywords import PackedGradientKeywords, PackedKeywords, PackedOptionKeywords
 from .options import Options, as_they_are, scalar_key, tensors_read
 from .parameters import parameters_of
-from .varlen_checks import Packed, Sequences, check_bindings, check_packed, sequences_of
+from .varlen_checks import Packed, Sequences, check_arrays, check_bindings, check_packed, sequences_of
 
 NAME = "flash_attention_varlen"
 #: Calls whose options have no arrays, by all but where sequences begin.
@@ -70,6 +70,8 @@ def flash_attention_varlen(
         read = tensors_read(NAME, given)
         kept = as_they_are(given)
         if wanted(q, k, v, given.sinks, *read):
+            check_arrays(NAME, q, k, v)
+            check_gradient_dims(NAME, q.shape[2], v.shape[2])
             kept = fixed(NAME, kept)
         asked = {"causal": causal, "scale": scale, "kernel": kernel, "precision": "high" if high else "highest",
                  **{name: getattr(kept, name) for name in _OPTIONS}}  # fmt: skip
@@ -137,6 +139,7 @@ def flash_attention_varlen_backward(
 
     def record(q, k, v, grad_out, out, lse):
         packed = check_packed(name, q, k, v, starts, longest, causal, scale, given)
+        check_gradient_dims(name, q.shape[2], v.shape[2])
         backward.with_derivatives(packed.checked, given)
         shape = (*q.shape[:2], v.shape[2])
         backward.check_results(name, q, shape, (q.shape[1], q.shape[0]), grad_out, out, lse, grad_lse)
@@ -148,8 +151,12 @@ def flash_attention_varlen_backward(
         return _gradients(device, name, arrays, grad_lse, packed, dsinks, sought), None
 
     arrays = (q, k, v, grad_out, out, lse)
-    found = call(device, CALLS, None, arrays, record=record, floats=5, narrow=3,
-                 results=3 + bool(dsinks) + len(reads), like=(*arrays, grad_lse))  # fmt: skip
+    every = (*arrays, grad_lse)
+    found = backward.noted(
+        name, CALLS, every, given,
+        lambda: call(device, CALLS, None, arrays, record=record, floats=5, narrow=3,
+                     results=3 + bool(dsinks) + len(reads), like=every),
+    )  # fmt: skip
     return tuple(found)
 
 
