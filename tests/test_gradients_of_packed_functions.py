@@ -335,3 +335,49 @@ def test_captured(default):
         rate[...] = slopes
         for one, other in zip(graph(*map(grilly.asarray, arrays)), step(*map(grilly.asarray, arrays)), strict=True):
             assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_memory(default):
+    """One long sequence among short ones: sums are over the queries that there are. Over padding they took 39 MB."""
+    lengths = [1024] + [8] * 63
+    at = places((lengths, lengths))
+    q, k, v = (grilly.asarray(RNG.standard_normal((sum(lengths), 4, 8), dtype=np.float32)) for _ in range(3))
+    rate, distances = grilly.asarray(ARRAYS["rate"]), grilly.asarray(ARRAYS["table"])
+
+    def loss(q, k, v, rate, distances):
+        return grilly.sum(F.flash_attention_varlen(
+            q, k, v, *at, mask_mod=lambda b, h, i, j: i >= j,
+            score_mod=lambda s, b, h, i, j: s - rate[h] * (i - j) + distances[h, grilly.clip(i - j, 0, 128)],
+        ) ** 2)  # fmt: skip
+
+    before = default.memory(reset_peak=True).in_use
+    found = grilly.grad(loss, (0, 1, 2, 3, 4))(q, k, v, rate, distances)
+    peak = default.memory().peak - before
+    assert all(np.isfinite(one.numpy()).all() for one in found)
+    assert peak < 5_000_000, peak
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strided_arrays(default, dtype):
+    """q, k and v are heads of one array, every second column of a wider one: the gradients of arrays of their own."""
+    lengths = ([19, 0, 37, 3],) * 2
+    q, k, v = problem(8, dtype=DTYPES[dtype], lengths=lengths)
+    rate, table = (grilly.asarray(ARRAYS[name]) for name in ("rate", "table"))
+
+    def loss(q, k, v, rate, table):
+        out = F.flash_attention_varlen(
+            q, k, v, *places(lengths), causal=True, score_mod=lambda s, b, h, i, j: s * rate[h] + table[h, i - j + 64]
+        )
+        return grilly.sum(out.astype(grilly.float32) ** 2)
+
+    def of_one(x, rate, table):
+        return loss(x[:, :4, ::2], x[:, 4:6, ::2], x[:, 6:, ::2], rate, table)
+
+    want = grilly.grad(loss, tuple(range(5)))(*map(grilly.asarray, (q, k, v)), rate, table)
+    wide = np.full((len(q), 8, 16), np.nan, DTYPES[dtype])
+    wide[..., ::2] = np.concatenate([q, k, v], 1)
+    found = grilly.grad(of_one, (0, 1, 2))(grilly.asarray(wide), rate, table)
+    x = found[0].numpy()[..., ::2]
+    for one, other in zip((x[:, :4], x[:, 4:6], x[:, 6:], *found[1:]), want, strict=True):
+        one, other = (np.asarray(array).astype(np.float32) for array in (one, other))
+        np.testing.assert_allclose(one, other, rtol=0, atol=ROUNDING[dtype] * np.abs(other).max())

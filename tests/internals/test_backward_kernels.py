@@ -254,8 +254,9 @@ def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
     assert len(dispatches) > 8
 
 
-def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch):
-    """Cut along every axis, batches and heads too: functions are given indices of the whole call."""
+@pytest.mark.parametrize("packs", [False, True])
+def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch, packs):
+    """Cut along every axis, batches and heads too: functions are given indices of the whole call, or of a sequence."""
     case = Case("cuts", batch=3, heads=6, kv_heads=3, queries=50, keys=61, dim=16)
     q, k, v, grad = map(vulkan_backend.tensor, [*make_arrays(case)[:3], gradient(case, np.float32)])
     table = vulkan_backend.tensor(np.random.default_rng(7).standard_normal((3, 6, 111)).astype(np.float32))
@@ -265,11 +266,20 @@ def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch):
 
     with backends.default(vulkan_backend):
         blocks = grilly.block_mask(seen, 3, None, 50, 61, block_size=(16, 16))
-    options = {"score_mod": lambda s, b, h, q, k: s * table[b, h, q - k + 60], "mask_mod": blocks}
+
+    def laid(x):
+        return x.transpose((0, 2, 1, 3)).reshape((-1, x.shape[1], x.shape[3])) if packs else x
+
+    def attended(q, k, v, table):
+        options = {"score_mod": lambda s, b, h, q, k: s * table[b, h, q - k + 60], "mask_mod": blocks}
+        if packs:
+            starts = ([0, 50, 63, 113], [0, 61, 101, 162])
+            return F.flash_attention_varlen(*map(laid, (q, k, v)), *starts, 50, 61, **options)
+        return F.flash_attention2(q, k, v, **options)
 
     def gradients():
-        out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
-        return [one.numpy() for one in F.flash_attention2_backward(grad, q, k, v, out, lse, **options)]
+        _, pull = grilly.vjp(attended, q, k, v, table)
+        return [one.numpy() for one in pull(laid(grad))]
 
     whole = gradients()
     monkeypatch.setattr(backward_plan, "MAX_KEYS", 24)
