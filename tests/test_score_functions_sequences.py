@@ -121,22 +121,6 @@ def test_packed_sequences_take_a_block_mask(default):
     close(attend_packed(default, arrays, mask_mod=blocks), expected_packed(arrays, {"mask_mod": window(np)[1]}))
 
 
-def test_packed_sequences_have_no_gradients_of_functions(default):
-    q, k, v = (default.tensor(array) for array in packed())
-    places, longest = [starts(lengths) for lengths in LENGTHS], [max(lengths) for lengths in LENGTHS]
-    rate = default.tensor(ARRAYS["rate"])
-
-    def loss(q, rate):
-        mod = alibi(grilly, rate)[0]
-        return grilly.sum(F.flash_attention_varlen(q, k, v, *places, *longest, score_mod=mod))
-
-    for number in (0, 1):
-        with pytest.raises(grilly.GradientError, match="with score_mod or mask_mod has no gradient"):
-            grilly.grad(loss, number)(q, rate)
-    with pytest.raises(TypeError, match="flash_attention_varlen_backward.*mask_mod"):
-        F.flash_attention_varlen_backward(q, q, k, v, q, q, *places, *longest, mask_mod=causal(grilly)[1])
-
-
 # -- caches
 
 
@@ -237,7 +221,7 @@ def test_strided_caches(vulkan_backend):
 
 @pytest.mark.parametrize("kind", ["float32", "q8_0"])
 def test_a_growing_cache_in_a_graph(vulkan_backend, kind):
-    """Positions grow from replay to replay; a quantized cache is read as floats."""
+    """Positions grow from replay to replay."""
     rate = vulkan_backend.tensor(ARRAYS["rate"])
     cache = nn.KVCache(2, 20, 2, 32, dtype=kind, backend=vulkan_backend)
     mod = alibi(grilly, rate)[0]
@@ -262,11 +246,57 @@ def test_a_growing_cache_in_a_graph(vulkan_backend, kind):
         close([array.numpy() for array in found], expected_cached(steps[number][0], own, [number + 1] * 2, its))
 
 
+#: Those that read a quantized cache as it is.
+LEVELS = ["flash-decode-quantized", "flash-decode-quantized-llvmpipe"]
+
+
+@pytest.mark.parametrize(("dtype", "dim", "heads", "queries"), [
+    ("float32", 32, (4, 2), 4), ("float32", 96, (4, 1), 1), ("float32", 256, (4, 4), 7), ("float16", 64, (4, 2), 3),
+    ("bfloat16", 128, (4, 1), 2),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("kernel", [None, *LEVELS])
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
-def test_quantized_caches(vulkan_backend, kind):
+def test_quantized_caches(vulkan_backend, kind, kernel, dtype, dim, heads, queries):
+    """Levels are read inside the kernel; of a sample with keys for several splits, and of one with few."""
     mine, its = both(vulkan_backend, of_everything, ARRAYS)
-    q, k, v = cache_of(dim=32, batch=2)
-    cache = nn.KVCache(2, 45, 2, 32, dtype=kind, backend=vulkan_backend)
+    q, k, v = cache_of(DTYPES[dtype], 2, 650, dim, queries, heads)
+    cache = nn.KVCache(2, 650, heads[1], dim, dtype=kind, backend=vulkan_backend)
+    cache.fill(k, v, lengths=[650, 9])
+    with vulkan_backend.profile() as profile:
+        found = cache.attend(q, return_lse=True, kernel=kernel, **mine)
+    families = [timing.label.split(".")[0] for timing in profile.timings]
+    assert families[-1] in LEVELS and "dequantize" not in families
+    held = [part.dequantize(np.float32).numpy() for part in (cache.k, cache.v)]
+    close([array.numpy() for array in found], expected_cached(q.astype(np.float32), held, [650, 9], its), dtype)
+
+
+@pytest.mark.parametrize("make", [window, alibi, hides_by_scores], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("kernel", [None, LEVELS[0]])
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
+def test_quantized_caches_beside_options(backend, kind, kernel, make):
+    """Functions of one kind; what lies past a sample's keys may be anything, as the keys that no query sees."""
+    mine, its = both(backend, make, ARRAYS)
+    sinks = np.float32([0.5, -1, 2, 0])
+    q, k, v = cache_of(dim=32, batch=2, room=70)
+    k[1, 60:] = v[1, 60:] = np.nan
+    cache = nn.KVCache(2, 70, 2, 32, dtype=kind, backend=backend)
+    cache.fill(k, v, lengths=[70, 60])
+    found = cache.attend(q, return_lse=True, kernel=kernel, softcap=4.0, sinks=sinks, causal=True, **mine)
+    held = [part.dequantize(np.float32).numpy() for part in (cache.k, cache.v)]
+    own = its["mask_mod"] or (lambda b, h, q, k: True)
+    hidden = {"mask_mod": lambda b, h, q, k: (k <= q) & own(b, h, q, k), "score_mod": its["score_mod"]}
+    out, lse = expected_cached(
+        q, held, [70, 60], hidden, after=lambda s: np.where(np.isneginf(s), s, 4 * np.tanh(s / 4))
+    )
+    with_sinks = np.logaddexp(lse, sinks[:, None])
+    close([array.numpy() for array in found], (out * np.exp(lse - with_sinks).swapaxes(1, 2)[..., None], with_sinks))
+
+
+def test_long_prompts_over_quantized_caches(vulkan_backend):
+    """More queries than the kernels for levels have: the cache is written as floats."""
+    mine, its = both(vulkan_backend, of_everything, ARRAYS)
+    q, k, v = cache_of(dim=32, batch=2, room=45, queries=21)
+    cache = nn.KVCache(2, 45, 2, 32, dtype="q8_0", backend=vulkan_backend)
     cache.fill(k, v, lengths=[45, 9])
     found = cache.attend(q, return_lse=True, **mine)
     held = [part.dequantize(np.float32).numpy() for part in (cache.k, cache.v)]

@@ -417,6 +417,28 @@ def test_what_has_a_first_gradient_alone(vulkan_backend, name):
         grilly.grad(lambda x: grilly.sum(inner(x) ** 2))(*arrays)
 
 
+@pytest.mark.parametrize("by", ["sinks", "score_mod", "grad_lse"])
+@pytest.mark.parametrize("packs", [False, True])
+def test_gradients_have_none_by_what_stands_beside_their_arrays(vulkan_backend, packs, by):
+    """Of the calls for gradients: it is refused, not left out."""
+    x = vulkan_backend.tensor(PACKED if packs else PACKED.swapaxes(0, 1)[None])
+    forward, backward, places = F.flash_attention2, F.flash_attention2_backward, ()
+    if packs:
+        forward, backward = F.flash_attention_varlen, F.flash_attention_varlen_backward
+        places = (ENDS, ENDS, 3, 3)
+    out, lse = forward(x, x, x, *places, return_lse=True)
+
+    def function(given):
+        options = {by: given}
+        if by == "score_mod":
+            options = {by: lambda s, b, h, q, k: s * given[h]}
+        return grilly.sum(backward(x, x, x, x, out, lse, *places, **options)[0] ** 2)
+
+    array = np.zeros(lse.shape, np.float32) if by == "grad_lse" else np.float32([0.5, 2])
+    with default(vulkan_backend), pytest.raises(GradientError, match="attention in steps"):
+        grilly.grad(function)(array)
+
+
 def test_the_guide_names_them():
     text = GUIDE.read_text(encoding="utf-8")
     there = text[text.index("There is no gradient of the gradient of"):].split("\n\n")[0]

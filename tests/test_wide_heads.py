@@ -158,6 +158,12 @@ def test_what_is_refused(default):
     arrays = (np.zeros((1, 1, 3, n), np.float32) for n in (264, 264, 64))
     with pytest.raises(grilly.UnsupportedError, match="at most 256 columns, and these have 264 in q and k, 64 in v"):
         F.flash_attention2_backward(out, *arrays, out, lse)
+    packed, starts = np.zeros((3, 1, 264), np.float32), ([0, 3], [0, 3], 3, 3)
+    out, lse = F.flash_attention_varlen(packed, packed, packed, *starts, return_lse=True)
+    with pytest.raises(grilly.UnsupportedError, match="varlen_backward: gradients are of heads of at most 256 columns"):
+        F.flash_attention_varlen_backward(out, packed, packed, packed, out, lse, *starts)
+    with pytest.raises(grilly.UnsupportedError, match="varlen: gradients are of heads of at most 256 columns"):
+        grilly.grad(lambda q: grilly.sum(F.flash_attention_varlen(q, q, q, *starts)))(grilly.asarray(packed))
 
 
 # -- the kernels on matrix units, of any width ------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 // (B, H, queries + keys - 1), where key - query + queries - 1 is constant. The numbers that an element sums are taken in
 // parts of PART, in C order of the axes summed over; result (parts, elements) float32, to be added by
 // flash-backward-sum.comp. A job is a tile of THREADS elements of one batch and head of the result, and a part.
+// Packed, queries that are summed over with batches are rows of all sequences, stats_head of them.
 // With READS (for FUNCTIONS) dS is multiplied by the derivative by an element of a tensor that the score function reads, and
 // places (elements) uint32 are those of the read elements: along the axes summed over they must be one.
 // Accumulates in float32. Preconditions: every operand fits its binding.
@@ -39,23 +40,34 @@ float read_gradient(float score, float pulled, uint row, uint key) {
 }
 #endif
 
+// The sequence that a row of all sequences belongs to, or the last one.
+uint sequence_of(uint row) {
+    uint low = 0u, high = pc.out_batch;
+    while (low + 1u < high) {
+        uint middle = (low + high) / 2u;
+        if (extra_data[parameter(SAMPLES) + 4u * middle] <= row) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 float gradient_of(uint batch, uint head, uint row, uint key) {
     begin_extras(batch, head);
     if (row >= QUERIES || key >= KEY_COUNT || !mask_mod(row, key)) return 0.0;
-    uint q = q_base(batch, head) + row * pc.q_row;
-    uint k = k_base(batch, head / GROUP) + key * pc.k_row;
+    uint q = q_base(batch, head) + (row_start() + row) * pc.q_row;
+    uint k = k_base(batch, head / GROUP) + (key_start() + key) * pc.k_row;
     vec4 sum = vec4(0.0);
     for (int d = 0; d < HEAD_DIM; d += 4) sum += load_q4(q + uint(d), HEAD_DIM - d) * load_k4(k + uint(d), HEAD_DIM - d);
     float raw = (sum.x + sum.y) + (sum.z + sum.w);
-    uint g = g_base(batch, head) + row * pc.g_row;
-    uint v = v_base(batch, head / GROUP) + key * pc.v_row;
+    uint g = g_base(batch, head) + (row_start() + row) * pc.g_row;
+    uint v = v_base(batch, head / GROUP) + (key_start() + key) * pc.v_row;
     sum = vec4(0.0);
     for (int d = 0; d < VALUE_DIM; d += 4) sum += load_g4(g + uint(d), VALUE_DIM - d) * load_v4(v + uint(d), VALUE_DIM - d);
     float dp = (sum.x + sum.y) + (sum.z + sum.w);
 #ifdef FUNCTIONS
     float score = raw * pc.scale;
 #endif
-    float pulled = pair(batch, head, row, key, key, true, stats_data[stats_base(batch, head) + row].xyz, raw, dp);
+    float pulled = pair(batch, head, row, key, key, true, stats_data[stats_base(batch, head) + row_start() + row].xyz, raw, dp);
 #ifdef FUNCTIONS
     if (READS != 0) return read_gradient(score, pulled, row, key);
 #endif
@@ -70,10 +82,13 @@ void main() {
     uint heads = (SUM & 2) != 0 ? 1u : pc.out_head;
     uint planes = heads * ((SUM & 1) != 0 ? 1u : pc.out_batch);
     // The axes summed over, and how many numbers that is.
+    bool sums_rows = DIAGONAL != 0 || (SUM & 4) != 0, sums_batches = (SUM & 1) != 0;
+    bool packed = sums_rows && sums_batches && on(LENGTHS) && parameter(PACKED) != 0u;
+    uint sum_batches = sums_batches && !packed ? pc.out_batch : 1u;
     uint sum_heads = (SUM & 2) != 0 ? pc.out_head : 1u;
-    uint sum_rows = DIAGONAL != 0 || (SUM & 4) != 0 ? pc.queries : 1u;
+    uint sum_rows = packed ? pc.stats_head : sums_rows ? pc.queries : 1u;
     uint sum_keys = DIAGONAL == 0 && (SUM & 8) != 0 ? pc.keys : 1u;
-    uint total = ((SUM & 1) != 0 ? pc.out_batch : 1u) * sum_heads * sum_rows * sum_keys;
+    uint total = sum_batches * sum_heads * sum_rows * sum_keys;
     uint parts = (total + PART - 1u) / PART;
 
     uint job = pc.out_offset + gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -104,6 +119,10 @@ void main() {
         uint batch = n / sum_keys / sum_rows / sum_heads;
         if ((SUM & 1) == 0) batch = plane / heads;
         if ((SUM & 2) == 0) head = plane % heads;
+        if (packed) {
+            batch = sequence_of(row);
+            row -= extra_data[parameter(SAMPLES) + 4u * batch];
+        }
         if (DIAGONAL != 0) {
             if (row + column + 1u < pc.queries) continue;
             key = row + column + 1u - pc.queries;

@@ -181,21 +181,26 @@ def test_more_diagonals_than_a_loop_has_trips(vulkan_backend):
     assert found.numpy().sum() == batch * keys
 
 
+@pytest.mark.parametrize("with_functions", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_sequences_on_matrix_units(vulkan_backend, monkeypatch, causal):
+def test_packed_sequences_on_matrix_units(vulkan_backend, monkeypatch, causal, with_functions):
     """Sequences of several lengths one after the other, with dS in memory: each as it is alone."""
     backend, starts = vulkan_backend, np.int32([0, 17, 17, 90, 101])
     pretend(monkeypatch, backend, units=1)
     rng = np.random.default_rng(3)
     arrays = [rng.standard_normal((101, heads, 16)).astype(np.float16) for heads in (4, 4, 2, 2)]
     grad, q, k, v = (backend.tensor(a) for a in arrays)
-    call = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": 73, "max_seqlen_k": 73, "causal": causal}
-    out, lse = F.flash_attention_varlen(q, k, v, **call, return_lse=True)
-    with on_matrix_units(backend, head_dim=16, value_dim=16), chosen_kernels(backend) as chosen:
-        got = F.flash_attention_varlen_backward(grad, q, k, v, out, lse, **call)
+    call = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": 73, "max_seqlen_k": 73}
+    options, facts = {"causal": causal}, {}
+    if with_functions:
+        options |= functions(backend.tensor(rng.uniform(0.5, 1.5, (4, 7)).astype(np.float32)))
+        facts = {"extras": extras_bits(FUNCTIONS), "options": 2}
+    out, lse = F.flash_attention_varlen(q, k, v, **call, **options, return_lse=True)
+    with on_matrix_units(backend, head_dim=16, value_dim=16, **facts), chosen_kernels(backend) as chosen:
+        got = F.flash_attention_varlen_backward(grad, q, k, v, out, lse, **call, **options)
         for low, high in ((0, 17), (17, 90), (90, 101)):
             alone = [a[low:high].swapaxes(0, 1)[None] for a in (grad, q, k, v, out)]
-            wanted = F.flash_attention2_backward(*alone, lse[:, low:high][None], causal=causal)
+            wanted = F.flash_attention2_backward(*alone, lse[:, low:high][None], **options)
             for a, b in zip(got, wanted, strict=True):
                 a, b = (x.numpy().astype(np.float32) for x in (a[low:high].swapaxes(0, 1)[None], b))
                 np.testing.assert_allclose(a, b, rtol=4e-3, atol=4e-3 * np.abs(b).max())
@@ -249,8 +254,9 @@ def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
     assert len(dispatches) > 8
 
 
-def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch):
-    """Cut along every axis, batches and heads too: functions are given indices of the whole call."""
+@pytest.mark.parametrize("packs", [False, True])
+def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch, packs):
+    """Cut along every axis, batches and heads too: functions are given indices of the whole call, or of a sequence."""
     case = Case("cuts", batch=3, heads=6, kv_heads=3, queries=50, keys=61, dim=16)
     q, k, v, grad = map(vulkan_backend.tensor, [*make_arrays(case)[:3], gradient(case, np.float32)])
     table = vulkan_backend.tensor(np.random.default_rng(7).standard_normal((3, 6, 111)).astype(np.float32))
@@ -260,11 +266,20 @@ def test_functions_know_where_a_dispatch_begins(vulkan_backend, monkeypatch):
 
     with backends.default(vulkan_backend):
         blocks = grilly.block_mask(seen, 3, None, 50, 61, block_size=(16, 16))
-    options = {"score_mod": lambda s, b, h, q, k: s * table[b, h, q - k + 60], "mask_mod": blocks}
+
+    def laid(x):
+        return x.transpose((0, 2, 1, 3)).reshape((-1, x.shape[1], x.shape[3])) if packs else x
+
+    def attended(q, k, v, table):
+        options = {"score_mod": lambda s, b, h, q, k: s * table[b, h, q - k + 60], "mask_mod": blocks}
+        if packs:
+            starts = ([0, 50, 63, 113], [0, 61, 101, 162])
+            return F.flash_attention_varlen(*map(laid, (q, k, v)), *starts, 50, 61, **options)
+        return F.flash_attention2(q, k, v, **options)
 
     def gradients():
-        out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
-        return [one.numpy() for one in F.flash_attention2_backward(grad, q, k, v, out, lse, **options)]
+        _, pull = grilly.vjp(attended, q, k, v, table)
+        return [one.numpy() for one in pull(laid(grad))]
 
     whole = gradients()
     monkeypatch.setattr(backward_plan, "MAX_KEYS", 24)

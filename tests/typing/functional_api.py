@@ -89,7 +89,10 @@ def interfaces(q: Floats, tensor: grilly.Tensor, mask: NDArray[np.bool_], starts
         tuple[grilly.Tensor, grilly.Tensor],
     )
     assert_type(
-        F.flash_attention_varlen_backward(q, q, q, q, q, q, starts, starts, 7, 7, sinks=q, return_dsinks=True),
+        F.flash_attention_varlen_backward(
+            q, q, q, q, q, q, starts, starts, 7, 7, sinks=q, return_dsinks=True,
+            score_mod=lambda s, b, h, query, key: s - query + key,
+        ),
         tuple[NDArray[Any], ...],
     )
     assert_type(F.flash_attention_with_kvcache(q, q, q, q, q, cache_seqlens=3, causal=True, rotary=(q, q)), Floats)

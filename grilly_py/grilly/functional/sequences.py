@@ -97,7 +97,7 @@ def flash_attention_varlen(
         ``1 / sqrt(D)`` by default.
     score_mod, mask_mod : callable, optional
         As for ``flash_attention2``, functions of scalars: batch is the sequence's number, and queries and keys count
-        from 0 within it. They have no gradients here.
+        from 0 within it.
     window_size : (left, right), optional
         Query i sees keys from ``i + n_kv - n_q - left`` to ``i + n_kv - n_q + right``; None or -1 sets no bound.
     softcap : float
@@ -127,9 +127,10 @@ def flash_attention_varlen(
     ExpressionError
         For a score_mod or mask_mod that cannot become a part of a kernel.
     GradientError
-        Where a gradient is wanted of a call with score_mod or mask_mod, or by alibi_slopes.
+        Where a gradient is wanted by alibi_slopes.
     UnsupportedError
-        Where an array is larger than one binding of the device, or no kernel takes what is asked for.
+        Where an array is larger than one binding of the device, or no kernel takes what is asked for, and where a
+        gradient is wanted of heads of more than 256 columns.
     """
     arrays = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     device = device_of("flash_attention_varlen", *arrays, alibi_slopes, sinks)
@@ -163,10 +164,11 @@ def flash_attention_varlen_backward(
 def flash_attention_varlen_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array,
     cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike, max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *,
-    causal: bool = False, scale: float | None = None, window_size: Sequence[int | None] | None = None,
-    softcap: float = 0.0, alibi_slopes: FloatsLike | None = None, sinks: FloatsLike | None = None,
-    dropout_p: float = 0.0, dropout_seed: SupportsIndex | Tensor | None = None, dropout_offset: SupportsIndex = 0,
-    return_dsinks: bool = False, grad_lse: Float32Array | None = None,
+    causal: bool = False, scale: float | None = None, score_mod: ScoreFunction | None = None,
+    mask_mod: MaskFunction | None = None, window_size: Sequence[int | None] | None = None, softcap: float = 0.0,
+    alibi_slopes: FloatsLike | None = None, sinks: FloatsLike | None = None, dropout_p: float = 0.0,
+    dropout_seed: SupportsIndex | Tensor | None = None, dropout_offset: SupportsIndex = 0, return_dsinks: bool = False,
+    grad_lse: Float32Array | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
     """The gradients of packed sequences: of ``sum(grad_out * output)`` by q, k and v.
 
@@ -180,7 +182,9 @@ def flash_attention_varlen_backward(
         What ``flash_attention_varlen(..., return_lse=True)`` gave for these arguments.
     cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
         The same as there.
-    causal, scale, window_size, softcap, alibi_slopes, sinks, dropout_p, dropout_seed, dropout_offset
+    causal, scale, score_mod, mask_mod, window_size, softcap, alibi_slopes, sinks
+        The same as there.
+    dropout_p, dropout_seed, dropout_offset
         The same as there.
     return_dsinks : bool
         Also return the gradient of ``sinks``.
@@ -197,7 +201,7 @@ def flash_attention_varlen_backward(
 
     Raises
     ------
-    TypeError, ValueError, UnsupportedError
+    TypeError, ValueError, ExpressionError, UnsupportedError
         As ``flash_attention_varlen``; also where grad_out, out, lse or grad_lse has not the shape or dtype that it
         should, or where the gradient of sinks is asked for without sinks.
 
@@ -210,9 +214,9 @@ def flash_attention_varlen_backward(
     device = device_of("flash_attention_varlen_backward", *arrays, alibi_slopes, sinks, grad_lse)
     return _varlen.flash_attention_varlen_backward(
         device, *arrays, max_seqlen_q, max_seqlen_k,
-        causal=causal, scale=scale, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
-        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset, return_dsinks=return_dsinks,
-        grad_lse=grad_lse,
+        causal=causal, scale=scale, score_mod=score_mod, mask_mod=mask_mod, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, dropout_p=dropout_p, dropout_seed=dropout_seed,
+        dropout_offset=dropout_offset, return_dsinks=return_dsinks, grad_lse=grad_lse,
     )  # fmt: skip
 
 

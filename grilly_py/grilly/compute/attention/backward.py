@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..device.device import Device, Throughputs
 from ..device.executables import key_of, placed
 from ..device.plan import Layout
 from ..device.submission_budget import within_budget
+from ..device.tape import OPEN, as_one
 from ..device.tensor import Tensor
 from . import backward_stored
 from .backward_plan import BackwardCall, BackwardTerms, plan
@@ -28,7 +29,7 @@ from .forward import on_device
 from .function_gradients import Read, derived
 from .functions import traced
 from .keywords import WantedKeywords
-from .options import OFF, CheckedOptions, Options, prepare, scalar_key
+from .options import OFF, CheckedOptions, Options, prepare, scalar_key, tensors_read
 
 NAME = "flash_attention2_backward"
 _SCALES = (type(None), float, int)
@@ -60,6 +61,15 @@ def check_results(
 def paired(device: Device, lse: Tensor, grad_lse) -> Tensor:
     """lse, or lse and its gradient side by side on a new last axis."""
     return lse if grad_lse is None else stack([lse, to_device(device, grad_lse)], axis=-1)
+
+
+def noted(operation: str, plan: Any, arrays: Sequence, options: Options, compute: Callable[[], list]) -> list:
+    """What ``compute`` gives of arrays and options, as one operation of the tapes, which has no gradient itself."""
+    if not OPEN.tapes:
+        return compute()
+    arrays = (*arrays, *vars(options).values(), *tensors_read(operation, options))
+    found: list = as_one(plan, None, arrays, compute)
+    return found
 
 
 class _MoreKeywords(WantedKeywords, total=False):
@@ -96,9 +106,12 @@ def flash_attention_backward(
             check_backend(NAME, device, *vars(options).values())
         return _gradients(device, _checked(arrays, mask, (causal, scale, shift), grad_lse, options, wanted), reads)
 
-    found = call(
-        device, plan, static, (q, k, v, grad_out, out, lse, mask, None, None), record=record, floats=5,
-        results=3 + len(wanted) + len(reads), narrow=3, like=(grad_out, q, k, v, out, lse, grad_lse),
+    found = noted(
+        NAME, plan, (q, k, v, grad_out, out, lse, mask, grad_lse), options,
+        lambda: call(
+            device, plan, static, (q, k, v, grad_out, out, lse, mask, None, None), record=record, floats=5,
+            results=3 + len(wanted) + len(reads), narrow=3, like=(grad_out, q, k, v, out, lse, grad_lse),
+        ),
     )  # fmt: skip
     return tuple(found[: 3 + len(wanted) + len(reads)])
 
@@ -157,7 +170,7 @@ def _checked(
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(NAME, mask, full)
-    checked = None if options is OFF else with_derivatives(options, full, causal)
+    checked = None if options is OFF else with_derivatives(prepare(NAME, options, full, causal), options)
     terms = BackwardTerms(causal, scale, full[3] - full[2] if shift is None else shift)
     if checked is not None:
         terms = BackwardTerms(checked.causal, scale, terms.shift + checked.right, checked.summary())
@@ -168,9 +181,8 @@ def _checked(
     return _Checked(arrays, rank, full, mask, grad_lse, terms, checked, more, read)
 
 
-def with_derivatives(options: Options, full: tuple[int, int, int, int], causal: bool) -> CheckedOptions | None:
-    """The checked options of a call for gradients, as of ``prepare``: with the derivative of a score function."""
-    checked = prepare(NAME, options, full, causal)
+def with_derivatives(checked: CheckedOptions | None, options: Options) -> CheckedOptions | None:
+    """What ``prepare`` gave of the options, for gradients: with the derivative of a score function."""
     if checked is not None and options.score_mod is not None:
         checked.functions = checked.functions._replace(score=derived(options.score_mod).own, derived=True)
     return checked

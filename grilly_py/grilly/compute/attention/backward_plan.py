@@ -120,13 +120,7 @@ def plan(
     planner = Planner(facts, [*layouts, PARAMETERS if call.options.contents else None])
     q, k, v, g, o, lse, mask, bias, given = planner.inputs
     stats = row_stats(planner, registry, g, o, lse)
-    views = {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias}
-    if call.packed is not None:
-        # delta is a row's own, so for it all sequences are one; other kernels add a sequence's first row themselves.
-        total = g.shape[2]
-        views["g"] = Tensor(g._storage, (*q.shape[:3], v.shape[3]), g.dtype, (0, *g._strides[1:]), g._offset)
-        views["stats"] = Tensor(stats._storage, (*q.shape[:3], 4), FLOAT32, (0, 4 * total, 4, 1))
-    views = {name: view for name, view in views.items() if view is not None}
+    views = views_of(call, {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias})
     functions = call.options.functions
     assert functions.derived or functions.score is None, "a score function without its derivative"
     jobs, results = _jobs(planner, registry, views, call, throughputs, choices)
@@ -155,6 +149,21 @@ def plan(
             stored.flops(chunk) if stores else chunk.flops(), _kind(choice, call), filling,
         )  # fmt: skip
     return AttentionPlan(planner.plan(*results, stats), made)
+
+
+def views_of(call: BackwardCall, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    """The arrays that there are, by name, as the kernels of pairs see them.
+
+    Packed, a row's own numbers are those of all sequences as one: in the views of ``g`` and ``stats`` every sequence is
+    at row 0, and kernels add its first row.
+    """
+    views = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if call.packed is not None:
+        for name in ("g", "stats"):
+            own = views[name]
+            shape, strides = (*views["q"].shape[:3], own.shape[3]), (0, *own._strides[1:])
+            views[name] = Tensor(own._storage, shape, own.dtype, strides, own._offset)
+    return views
 
 
 def _is_short(call: BackwardCall) -> bool:

@@ -21,7 +21,7 @@ from ..device.executables import key_of, placed
 from ..device.plan import At, Layout, Plan, Planner
 from ..device.tensor import Tensor
 from .backward_chunks import Chunk
-from .backward_plan import BackwardCall, BackwardTerms, block, operands
+from .backward_plan import BackwardCall, BackwardTerms, block, operands, views_of
 from .executables import AttentionExecutable
 from .function_gradients import Read
 from .operands import PARAMETERS, AttentionPlan, parameters_slot
@@ -72,8 +72,7 @@ def plan(
     layouts = [call.q, call.k, call.v, call.g, call.o, call.lse, call.mask, call.bias]
     planner = Planner(facts, [*layouts, PARAMETERS if call.options.contents else None])
     q, k, v, g, stats, _, mask, bias, given = planner.inputs
-    views = {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias}
-    views = {name: view for name, view in views.items() if view is not None}
+    views = views_of(call, {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias})
     chunk = Chunk(views, call.shift)
     bits = call.options.bits
     parameters, made = parameters_slot(planner, call, given, [block(facts, chunk)] if bits else [])
@@ -104,11 +103,15 @@ def _summed(
     q, k = views["q"], views["k"]
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
-    extents = [1 if sums >> axis & 1 else n for axis, n in enumerate((batch, heads, queries, keys))]
+    extents, summed = [], []
+    for axis, extent in enumerate((batch, heads, queries, keys)):
+        extents.append(1 if sums >> axis & 1 else extent)
+        summed.append(extent // extents[axis])
     if diagonal:
-        extents[2:] = [1, queries + keys - 1]
-    planes, elements = extents[0] * extents[1], extents[2] * extents[3]
-    total = queries if diagonal else batch * heads * queries * keys // (planes * elements)
+        extents[2:], summed[2:] = [1, queries + keys - 1], [queries, 1]
+    if call.packed is not None and sums & 1 and (diagonal or sums & 4):
+        summed[0], summed[2] = 1, call.packed[0][0]
+    planes, elements, total = extents[0] * extents[1], extents[2] * extents[3], math.prod(summed)
     parts = -(-total // _PART)
     if max(parts * planes * elements, total) > _MOST:
         scores = batch * heads * queries * keys
@@ -199,19 +202,15 @@ def read_gradient(
     """
     batch, heads, queries, keys = (*tensors[0].shape[:3], tensors[1].shape[2])
     kept = read.axes if read.axes & {2, 3} else read.axes | {3}  # so that there are numbers for all invocations
+    shape = tuple(n if axis in kept else 1 for axis, n in enumerate((batch, heads, queries, keys)))
+    sums = sum(1 << axis for axis in range(4) if axis not in kept)
     if read.diagonal:
-        shape, sums = (batch, heads, queries + keys - 1), 0
-    else:
-        full = (batch, heads, queries, keys)
-        shape = tuple(extent if axis in kept else 1 for axis, extent in enumerate(full))
-        sums = sum(1 << axis for axis in range(4) if axis not in kept)
+        shape = (*shape[:2], queries + keys - 1)
     functions = terms.options.functions._replace(read=read.own)
     terms = terms._replace(options=terms.options._replace(functions=functions))
     found, places = _gradient(device, tensors, stats, terms, checked, Sums(sums, read.diagonal, shape))
-    axes = tuple(axis for axis in range(2 if read.diagonal else 4) if axis not in read.axes and shape[axis] > 1)
-    if axes:
-        found = sum_of("sum", found, axes, None, True)
-        places = places[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(places.ndim))]
+    if kept != read.axes:
+        found, places = sum_of("sum", found, (3,), None, True), places[..., :1]
     zeros, places, found = full_of(device, (of.size,), 0.0, FLOAT32), places.reshape(-1), found.reshape(-1)
     if not accumulates("add", zeros, places, found, 0):
         raise UnsupportedError(

@@ -7,6 +7,7 @@ key follows what is summed on the way: an index by head alone leaves a number fo
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ from ..expressions.functions import trace
 from ..expressions.nodes import Node, in_order, make, replaced, retyped
 from ..expressions.reads import element_at, place_of
 from ..expressions.scalars import TRACING, Scalar, alike, number
-from .functions import FixedFunction, FunctionExpression, Memory, scalars_of
+from .functions import BlockMask, FixedFunction, FunctionExpression, Memory, scalars_of, traced
+from .options import Options
 
 #: Elements of ARGUMENTS["score_mod"] by their numbers.
 _SCORE, _QUERY, _KEY = 0, 3, 4
@@ -79,6 +81,20 @@ def derived(function: Callable[..., Any]) -> Derived:
         function, lambda: _derived(function)
     )  # fmt: skip
     return found
+
+
+def fixed(operation: str, options: Options) -> Options:
+    """Options whose functions are those of now, with the derivative of the score function.
+
+    Raises GradientError for an operation in it that has none.
+    """
+    score, mask = options.score_mod, options.mask_mod
+    if score is not None:
+        score = FixedFunction(score, traced(operation, "score_mod", score), derived(score))
+    if mask is not None:
+        own = FixedFunction(mask, traced(operation, "mask_mod", mask))
+        mask = BlockMask(own, mask.shape, mask.block_size, mask.classes) if isinstance(mask, BlockMask) else own
+    return dataclasses.replace(options, score_mod=score, mask_mod=mask)
 
 
 def _derived(function: Callable[..., Any]) -> Derived:
@@ -171,4 +187,4 @@ def _linear(node: Node, operands: list[_Linear]) -> _Linear:
     return _Linear(others=frozenset().union(*(operand.depends() for operand in operands)))
 
 
-__all__ = ["Derived", "Read", "derived"]
+__all__ = ["Derived", "Read", "derived", "fixed"]

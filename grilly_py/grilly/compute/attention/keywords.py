@@ -110,11 +110,15 @@ class GradientKeywords(OptionKeywords, WantedKeywords, total=False):
     scale: float | None
 
 
-class PackedKeywords(TermKeywords, ScoreModKeywords, FunctionKeywords, DropoutKeywords, total=False):
+class PackedOptionKeywords(ScoreModKeywords, FunctionKeywords, DropoutKeywords, total=False):
+    """The options of packed sequences."""
+
+
+class PackedKeywords(TermKeywords, PackedOptionKeywords, total=False):
     """Of ``flash_attention_varlen``, but for ``return_lse``."""
 
 
-class PackedGradientKeywords(ScoreModKeywords, DropoutKeywords, total=False):
+class PackedGradientKeywords(PackedOptionKeywords, total=False):
     """Of ``flash_attention_varlen_backward``."""
 
     causal: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,27 +13,31 @@ from ..device.autocast import cast
 from ..device.caches import DeviceCache
 from ..device.call import call
 from ..device.device import Device
-from ..device.tape import OPEN, as_one, refuse_wanted
+from ..device.tape import OPEN, as_one, refuse_wanted, wanted
 from ..device.tensor import Tensor
 from ..random import with_seed
 from . import backward
 from .backward_plan import BackwardTerms
-from .backward_sums import sinks_gradient
+from .backward_sums import read_gradient, sinks_gradient
 from .call import AttentionTerms
-from .checks import take_terms
+from .checks import check_gradient_dims, take_terms
 from .executables import AttentionExecutable, attention_executable
 from .foreign import unknown
-from .keywords import DropoutKeywords, FunctionKeywords, PackedGradientKeywords, PackedKeywords, ScoreModKeywords
+from .function_gradients import Read, fixed
+from .keywords import PackedGradientKeywords, PackedKeywords, PackedOptionKeywords
 from .options import Options, as_they_are, scalar_key, tensors_read
 from .parameters import parameters_of
-from .varlen_checks import Packed, Sequences, check_bindings, check_packed, sequences_of
+from .varlen_checks import Packed, Sequences, check_arrays, check_bindings, check_packed, sequences_of
 
 NAME = "flash_attention_varlen"
 #: Calls whose options have no arrays, by all but where sequences begin.
 CALLS: DeviceCache[tuple, PackedExecutable] = DeviceCache("calls of flash_attention_varlen", 256)
 _SCALES = (type(None), float, int)
-_WITH_GRADIENTS = ScoreModKeywords.__annotations__.keys() | DropoutKeywords.__annotations__.keys()
-_OPTIONS = _WITH_GRADIENTS | FunctionKeywords.__annotations__.keys()
+_OPTIONS = PackedOptionKeywords.__annotations__.keys()
+
+
+class _MoreKeywords(PackedGradientKeywords, total=False):
+    reads: Sequence[Read]
 
 
 class PackedExecutable(NamedTuple):
@@ -59,19 +63,23 @@ def flash_attention_varlen(
     causal, scale, kernel, high = take_terms(NAME, options)
     if not options.get("dropout_offset"):
         options.pop("dropout_offset", None)  # else it would go before what is drawn
-    given = _options(NAME, _OPTIONS, with_seed(device, options))
+    given = _options(NAME, with_seed(device, options))
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
     if OPEN.tapes:
-        _refuse_gradients(given, q, k, v, given.sinks)
+        refuse_wanted(f"{NAME} by alibi_slopes", "write them as a part of score_mod", given.alibi_slopes)
+        read = tensors_read(NAME, given)
         kept = as_they_are(given)
+        if wanted(q, k, v, given.sinks, *read):
+            check_arrays(NAME, q, k, v)
+            check_gradient_dims(NAME, q.shape[2], v.shape[2])
+            kept = fixed(NAME, kept)
         asked = {"causal": causal, "scale": scale, "kernel": kernel, "precision": "high" if high else "highest",
-                 **{name: getattr(kept, name) for name in _WITH_GRADIENTS}}  # fmt: skip
-        functions = {name: getattr(given, name) for name in _OPTIONS - _WITH_GRADIENTS}
+                 **{name: getattr(kept, name) for name in _OPTIONS}}  # fmt: skip
         starts = tuple(value if isinstance(value, Tensor) else np.array(value) for value in starts)  # as they are now
         q, k, v = cast(CALLS, (q, k, v), 3)
         found = as_one(
-            flash_attention_varlen, ((*starts, *longest), asked), (q, k, v, given.sinks),
-            lambda: flash_attention_varlen(device, q, k, v, *starts, *longest, return_lse=True, **asked, **functions),
+            flash_attention_varlen, ((*starts, *longest), asked), (q, k, v, given.sinks, *read),
+            lambda: flash_attention_varlen(device, q, k, v, *starts, *longest, return_lse=True, **asked),
         )  # fmt: skip
         return tuple(found) if return_lse else found[0]
     static, live = None, ()
@@ -115,39 +123,56 @@ def _attend(
 
 def flash_attention_varlen_backward(
     device: Device, grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-    **options: Unpack[PackedGradientKeywords],
+    **options: Unpack[_MoreKeywords],
 ):  # fmt: skip
-    """``grilly.functional.flash_attention_varlen_backward`` on a device; documented there."""
+    """``grilly.functional.flash_attention_varlen_backward`` on a device; documented there.
+
+    ``reads`` are of the score function: for each the result has at last the gradient of the tensor by that read alone.
+    """
     name = "flash_attention_varlen_backward"
     device.check_open()
     causal, scale = bool(options.pop("causal", False)), options.pop("scale", None)
     dsinks, grad_lse = options.pop("return_dsinks", False), options.pop("grad_lse", None)
-    given = _options(name, _WITH_GRADIENTS, options)
+    reads = options.pop("reads", ())
+    given = _options(name, options)
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
 
     def record(q, k, v, grad_out, out, lse):
         packed = check_packed(name, q, k, v, starts, longest, causal, scale, given)
+        check_gradient_dims(name, q.shape[2], v.shape[2])
+        backward.with_derivatives(packed.checked, given)
         shape = (*q.shape[:2], v.shape[2])
         backward.check_results(name, q, shape, (q.shape[1], q.shape[0]), grad_out, out, lse, grad_lse)
         if dsinks and given.sinks is None:
             raise ValueError(f"{name}: the gradient of sinks is asked for, which the call lacks; give sinks")
         arrays = {"q": q, "k": k, "v": v, "grad_out": grad_out, "out": out, "lse": lse}
-        return _gradients(device, name, arrays, grad_lse, packed, dsinks), None
+        tensors = tensors_read(name, given)
+        sought = [(read, tensors[read.tensor]) for read in reads]
+        return _gradients(device, name, arrays, grad_lse, packed, dsinks, sought), None
 
     arrays = (q, k, v, grad_out, out, lse)
-    found = call(device, CALLS, None, arrays, record=record, floats=5, results=3 + bool(dsinks), narrow=3,
-                 like=(*arrays, grad_lse))  # fmt: skip
+    every = (*arrays, grad_lse)
+    found = backward.noted(
+        name, CALLS, every, given,
+        lambda: call(device, CALLS, None, arrays, record=record, floats=5, narrow=3,
+                     results=3 + bool(dsinks) + len(reads), like=every),
+    )  # fmt: skip
     return tuple(found)
 
 
-def _gradients(device: Device, name: str, arrays: dict, grad_lse, packed: Packed, dsinks: bool) -> list[Tensor]:
-    """Record the gradients of q, k, v and, if asked for, sinks. ``arrays`` are checked, by name."""
+def _gradients(
+    device: Device, name: str, arrays: dict, grad_lse, packed: Packed, dsinks: bool, reads: list[tuple[Read, Tensor]]
+) -> list[Tensor]:
+    """Record the gradients of q, k, v, if asked for sinks, and by ``reads``, each with the tensor that it is of.
+
+    ``arrays`` are checked, by name.
+    """
     heads, dtype, checked = arrays["q"].shape[1], np.dtype(arrays["q"].dtype), packed.checked
     if 0 in (packed.batch, *packed.longest, heads):
         results = [device.tensor(np.zeros(tuple(arrays[side].shape), dtype)) for side in "qkv"]
         if dsinks:
             results.append(device.tensor(np.zeros(checked.sinks.shape, np.float32)))
-        return results
+        return results + [device.tensor(np.zeros(tensor.shape, tensor.dtype)) for _, tensor in reads]
     sent = {label: to_device(device, array) for label, array in arrays.items()}
     check_bindings(name, device, sent)
     q, k, v, g, o, lse = sent.values()
@@ -163,22 +188,14 @@ def _gradients(device: Device, name: str, arrays: dict, grad_lse, packed: Packed
     results = [result.astype(dtype, copy=False).transpose((1, 0, 2)).contiguous() for result in results]
     if dsinks:
         results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), checked.sinks))
-    return results
+    return results + [read_gradient(device, views, stats, terms, checked, read, tensor) for read, tensor in reads]
 
 
-def _options(name: str, known: Set[str], given: dict) -> Options:
-    """The options among keyword arguments. Raises TypeError for a name that is none of those known."""
-    if not given.keys() <= known:
-        raise unknown(name, given.keys() - known)
+def _options(name: str, given: dict) -> Options:
+    """The options among keyword arguments. Raises TypeError for a name that is none of packed sequences."""
+    if not given.keys() <= _OPTIONS:
+        raise unknown(name, given.keys() - _OPTIONS)
     return Options(**given)
-
-
-def _refuse_gradients(given: Options, *arrays) -> None:
-    """Raise GradientError where a gradient is wanted that packed sequences do not have."""
-    refuse_wanted(f"{NAME} by alibi_slopes", "pad the sequences and call flash_attention2", given.alibi_slopes)
-    if given.score_mod is not None or given.mask_mod is not None:
-        what = f"{NAME} with score_mod or mask_mod"
-        refuse_wanted(what, "call flash_attention2 for each sequence", *arrays, *tensors_read(NAME, given))
 
 
 def _view(tensor: Tensor, batch: int, rows: int) -> Tensor:

@@ -27,12 +27,17 @@ class Packed:
     checked: CheckedOptions
 
 
-def check_packed(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scale, options: Options) -> Packed:
-    """Check the common arguments of attention and its gradients. Raises TypeError and ValueError."""
+def check_arrays(name: str, q, k, v) -> None:
+    """Raise TypeError and ValueError unless these are arrays of one floating dtype with three axes."""
     check_float(name, q=q, k=k, v=v)
     for label, array in (("q", q), ("k", k), ("v", v)):
         if len(array.shape) != 3:
             raise ValueError(f"{name}: {label} has shape {tuple(array.shape)}; expected three axes, (total, H, D)")
+
+
+def check_packed(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scale, options: Options) -> Packed:
+    """Check the common arguments of attention and its gradients. Raises TypeError and ValueError."""
+    check_arrays(name, q, k, v)
     total, heads, dim = q.shape
     if tuple(k.shape[:2]) != tuple(v.shape[:2]):
         raise ValueError(f"{name}: k has shape {tuple(k.shape)} and v has {tuple(v.shape)}; keys and heads must agree")

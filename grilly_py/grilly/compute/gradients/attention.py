@@ -16,9 +16,8 @@ from ..attention import backward_plan, option_checks, varlen
 from ..attention.backward import flash_attention_backward
 from ..attention.checks import check_mask, check_qkv
 from ..attention.forward import ADDED_ARRAYS, NotedCall, flash_attention
-from ..attention.function_gradients import derived
-from ..attention.functions import BlockMask, FixedFunction, traced
-from ..attention.options import Options, prepare
+from ..attention.function_gradients import Read, derived, fixed
+from ..attention.options import prepare
 from ..device.call import IN_PARTS
 from ..device.device import Device
 from ..device.tape import Entry, as_one, wanted
@@ -43,21 +42,29 @@ def _attention(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Ten
     gradient, of_lse = gradients
     if wanted(of_lse):  # the call below notes nothing of it
         raise _no_second()
-    score = asked.options.score_mod
-    reads = [
-        read for read in (() if score is None else derived(score).reads) if entry.needs[_BEFORE_READ + read.tensor]
-    ]  # fmt: skip
+    reads = _wanted_reads(asked.options.score_mod, entry.needs[_BEFORE_READ:])
     dq, dk, dv, *more = flash_attention_backward(
         device, _or_zeros(gradient, out), q, k, v, out, lse, mask=mask, causal=asked.terms.get("causal", False),
         scale=asked.terms.get("scale"), shift=asked.shift, options=asked.options, grad_lse=of_lse,
         return_dbias=needs["attn_bias"], return_dsinks=needs["sinks"], return_dt5_table=needs["t5_table"], reads=reads,
     )  # fmt: skip
     by_bias, by_sinks, by_table = (more.pop(0) if needs[name] else None for name in ("attn_bias", "sinks", "t5_table"))
-    by_read: list[Tensor | None] = [None] * (len(entry.arrays) - _BEFORE_READ)
-    for read, gradient in zip(reads, more, strict=True):
-        before = by_read[read.tensor]
-        by_read[read.tensor] = gradient if before is None else binary("add", before, gradient)
+    by_read = _of_tensors(reads, more, len(entry.arrays) - _BEFORE_READ)
     return dq, dk, dv, None, by_bias, None, by_table, by_sinks, *by_read
+
+
+def _wanted_reads(score, needs: Sequence[bool]) -> list[Read]:
+    """The reads of a score function, or of None, from tensors of which gradients are wanted: ``needs`` by number."""
+    return [read for read in (() if score is None else derived(score).reads) if needs[read.tensor]]
+
+
+def _of_tensors(reads: Sequence[Read], gradients: Sequence[Tensor], count: int) -> list[Tensor | None]:
+    """The gradients of ``count`` tensors, of those by each read; None where none is read."""
+    found: list[Tensor | None] = [None] * count
+    for read, gradient in zip(reads, gradients, strict=True):
+        before = found[read.tensor]
+        found[read.tensor] = gradient if before is None else binary("add", before, gradient)
+    return found
 
 
 def _quicker(asked: NotedCall, device: Device, q, k) -> bool:
@@ -80,7 +87,7 @@ def _in_parts(device: Device, asked: NotedCall, arrays: Sequence):
     if not wanted(mask, slopes):
         if asked.options.score_mod is None and asked.options.mask_mod is None:
             return None
-        asked = asked._replace(options=_fixed(asked.operation, asked.options))
+        asked = asked._replace(options=fixed(asked.operation, asked.options))
         return as_one(flash_attention, asked, arrays,
                       lambda: asked.run(device, q, k, v, mask, asked.options, True))  # fmt: skip
     options, rank = asked.options, check_qkv(asked.operation, q, k, v)
@@ -95,20 +102,6 @@ def _in_parts(device: Device, asked: NotedCall, arrays: Sequence):
         bias = straight if bias is None else binary("add", straight, cast(device.tensor(bias), FLOAT32))
         options = dataclasses.replace(options, alibi_slopes=None)
     return asked.run(device, q, k, v, mask, dataclasses.replace(options, attn_bias=bias), True)
-
-
-def _fixed(operation: str, options: Options) -> Options:
-    """Options whose functions are those of now, with the derivative of the score function.
-
-    Raises GradientError for an operation in it that has none.
-    """
-    score, mask = options.score_mod, options.mask_mod
-    if score is not None:
-        score = FixedFunction(score, traced(operation, "score_mod", score), derived(score))
-    if mask is not None:
-        own = FixedFunction(mask, traced(operation, "mask_mod", mask))
-        mask = BlockMask(own, mask.shape, mask.block_size, mask.classes) if isinstance(mask, BlockMask) else own
-    return dataclasses.replace(options, score_mod=score, mask_mod=mask)
 
 
 def _straight(device: Device, asked: NotedCall, slopes: Tensor, whole: tuple[int, int, int, int]) -> Tensor:
@@ -132,17 +125,19 @@ IN_PARTS[flash_attention] = _in_parts
 
 @gradient_of(varlen.flash_attention_varlen)
 def _packed(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    (places, asked), (q, k, v, _) = entry.static, entry.arrays
+    (places, asked), (q, k, v, _, *read) = entry.static, entry.arrays
     options = {name: value for name, value in asked.items() if name not in ("kernel", "precision")}
     out, lse = entry.results
     gradient, of_lse = gradients
     if wanted(of_lse):
         raise _no_second()
+    reads = _wanted_reads(asked["score_mod"], entry.needs[4:])
     dq, dk, dv, *more = varlen.flash_attention_varlen_backward(
         out._storage.device, _or_zeros(gradient, out), q, k, v, out, lse, *places, grad_lse=of_lse,
-        return_dsinks=entry.needs[3], **options,
+        return_dsinks=entry.needs[3], reads=reads, **options,
     )  # fmt: skip
-    return dq, dk, dv, *(more or (None,))
+    by_sinks = more.pop(0) if entry.needs[3] else None
+    return dq, dk, dv, by_sinks, *_of_tensors(reads, more, len(read))
 
 
 @gradient_of(backward_plan.plan, varlen.CALLS)

@@ -38,7 +38,8 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         checked = None
         if name == "functions":
             options["options"] = _functions(device)
-            checked = backward.with_derivatives(options["options"], (1, 4, queries, keys), False)
+            own = options["options"]
+            checked = backward.with_derivatives(backward.prepare(backward.NAME, own, (1, 4, queries, keys), False), own)
             bits = extras_bits(FUNCTIONS)
             facts = {**facts, "extras": bits, "options": bits.bit_count()}
             trusted = proven(device, operation, variant.dtype, facts)
