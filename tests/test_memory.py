@@ -24,10 +24,10 @@ def settled(backend) -> int:
 @pytest.mark.parametrize("keys", [300, 20_000])
 def test_flash_allocates_inputs_output_and_rows(backend, keys, lse):
     q = np.ones((1, 2, 300, 32), np.float32)
-    k = np.ones((1, 2, keys, 32), np.float32)
+    k, v = np.ones((2, 1, 2, keys, 32), np.float32)  # one array for both is sent once
     before = settled(backend)
     # By name: so few rows would be split over the keys on a large GPU, whose parts take more.
-    backend.attention.flash_attention2(q, k, k, return_lse=lse, kernel="flash-attention2")
+    backend.attention.flash_attention2(q, k, v, return_lse=lse, kernel="flash-attention2")
     rows = 2 * 300
     arrays = 2 * q.nbytes + 2 * k.nbytes
     peak = backend.memory().peak - before
