@@ -19,7 +19,7 @@ from .compute.gradients.checkpoint import checkpointed
 from .compute.structures import leaves, rebuilt, tensors
 from .errors import GradientError
 from .nn.module import Module
-from .nn.tapes import changed, versions
+from .nn.tapes import captures, changed, versions
 
 
 def value_and_grad(
@@ -117,13 +117,14 @@ def vjp(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[A
     if not results or len(results) != sum(1 for _ in leaves(found)):
         raise TypeError("vjp: the function gives what is no Tensor; expected Tensors, or tuples, lists, dicts of them")
     entries = list(tape.entries)
-    read = versions(entries)
+    read, capture = versions(entries), captures(results)
 
     def pull(cotangent: Any) -> tuple:
         given = [leaf for _, leaf in leaves(cotangent)]
         if len(given) != len(results):
             raise ValueError(f"pull: {len(given)} cotangents; expected {len(results)}, one for each result")
-        if changed(read):
+        replayed = capture and captures(results) != capture  # its replays write what gradients are of then
+        if not replayed and changed(read):
             raise GradientError(
                 "pull: a tensor that the gradients depend on was written to in place since vjp; call vjp again, or "
                 "compute a new tensor: x = x + y"
