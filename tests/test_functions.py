@@ -132,6 +132,26 @@ def test_grillys_functions_of_elements_take_scalars(vulkan_backend):
     assert cast(t).dtype == np.int32
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32"])
+@pytest.mark.parametrize("name", ["sinh", "atan", "asinh", "tanh"])
+def test_functions_of_what_was_computed(vulkan_backend, name, dtype):
+    """Several elements of a word, each after an operation: LLVM 15 lost those of asinh, whose sign was set by bits."""
+    x = vulkan_backend.tensor((np.arange(13) % 10).astype(dtype))
+    own = getattr(grilly, name)
+    for before in (grilly.abs, lambda x: grilly.minimum(x, 1), lambda x: x * x):
+        found = grilly.elementwise(lambda x, before=before: own(before(x)).astype(grilly.float32))(x)
+        np.testing.assert_array_equal(found.numpy(), own(before(x).astype(grilly.float32)).numpy())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float16", "float32", "bool"])
+@pytest.mark.parametrize("power", [2, 2.0])
+def test_squares_promote_as_powers_do(vulkan_backend, dtype, power):
+    t = vulkan_backend.tensor(np.array([1, 0, 1, 1]).astype(dtype) * np.array(7).astype(dtype))
+    same = grilly.elementwise(lambda x: x**power)(t)
+    assert same.dtype == (t**power).dtype
+    np.testing.assert_array_equal(same.numpy(), (t**power).numpy())
+
+
 def test_operators_are_numpys(vulkan_backend):
     x = np.int32([-7, 5, 9])
     t = vulkan_backend.tensor(x)

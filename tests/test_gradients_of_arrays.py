@@ -316,6 +316,17 @@ def test_writing_in_place_is_refused(default):
             grilly.grad(function)(np.float32([1, 2, 3]))
 
 
+def test_writing_in_place_before_gradients_are_pulled_is_refused(default):
+    x, factor, other = (default.tensor(np.float32([1, 2, 3])) for _ in range(3))
+    _, pull = grilly.vjp(lambda x: x * factor, x)
+    other += 1.0
+    x += 1.0  # of which the gradient is a constant
+    np.testing.assert_array_equal(pull(np.float32([1, 1, 1]))[0].numpy(), [1, 2, 3])
+    factor[1] = 0.0
+    with pytest.raises(grilly.GradientError, match="written to in place since"):
+        pull(np.float32([1, 1, 1]))
+
+
 def test_wrong_arguments(default):
     x = np.float32([1, 2])
     with pytest.raises(TypeError, match="int64"):

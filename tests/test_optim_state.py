@@ -45,6 +45,27 @@ def test_clip_grad_norm(backend):
             near(found.numpy(), parameter.grad.numpy(), rtol=2e-6 if dtype == "float32" else 1e-3)
 
 
+@pytest.mark.parametrize("make", [
+    lambda: optim.SGD(0.1, 0.9, max_grad_norm=1.0), lambda: optim.AdamW(0.1), lambda: optim.Lion(0.1),
+    lambda: optim.Adafactor(0.1), lambda: optim.Muon(0.1, other=optim.AdamW(0.1)),
+])  # fmt: skip
+def test_parameters_without_elements(backend, make):
+    full = {"w": np.ones((3, 3), np.float32)}
+    none = {"a": np.zeros((0, 3), np.float32), "b": np.zeros((3, 0), np.float32), "c": np.zeros(0, np.float16)}
+    optimizer = make()
+    (want,) = make().update(full, full).values()
+    found = optimizer.update(full | none, full | none)
+    np.testing.assert_array_equal(found["w"].numpy(), want.numpy())
+    assert {name: found[name].shape for name in none} == {name: none[name].shape for name in none}
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert make().update(none, none)["a"].shape == (0, 3)
+    clipped, norm = optim.clip_grad_norm(full | none, 1.0)
+    assert float(norm) == 3.0 and clipped["b"].shape == (3, 0)
+    average = optim.EMA(none | full, 0.5)
+    average.update(none | full)
+    assert average.state_dict()["a"].shape == (0, 3)
+
+
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("case", ["sgd", "adamw", "adafactor", "muon"])
 def test_a_step_with_infinities_is_left_out(backend, case, bad):

@@ -364,6 +364,22 @@ def test_a_table_of_truth_values_behind_another_tensor(vulkan_backend):
     close(attend(vulkan_backend, *arrays, mask_mod=seen(*tensors)), exact(*arrays, mask_mod=seen(first, table)))
 
 
+def test_integers_of_64_bits_behind_another_tensor(vulkan_backend):
+    rate, lengths = np.float32([0.1, 0.2, 0.3]), np.int64([7])
+    own_rate, own_lengths = vulkan_backend.tensor(rate), vulkan_backend.tensor(lengths)
+    arrays = problem(5, 9, 16)
+    want = exact(*arrays, lambda s, b, h, q, k: s + rate[q % 3] * k, lambda b, h, q, k: k < lengths[0])
+
+    def score(s, b, h, q, k):
+        return s + own_rate[q % 3] * k
+
+    def seen(b, h, q, k):
+        return (own_rate[q % 3] > 0) & (k < own_lengths[b * 0])
+
+    for mask in (seen, grilly.block_mask(seen, None, None, 5, 9)):
+        close(attend(vulkan_backend, *arrays, score_mod=score, mask_mod=mask), want)
+
+
 def test_no_other_function_reads_by_scalars(vulkan_backend):
     table = vulkan_backend.tensor(RATE)
     with pytest.raises(grilly.ExpressionError, match="which score_mod and mask_mod of attention do"):

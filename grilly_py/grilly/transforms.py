@@ -17,7 +17,9 @@ from .compute.gradients import pulled
 from .compute.gradients.alias import aliased, constant
 from .compute.gradients.checkpoint import checkpointed
 from .compute.structures import leaves, rebuilt, tensors
+from .errors import GradientError
 from .nn.module import Module
+from .nn.tapes import captures, changed, versions
 
 
 def value_and_grad(
@@ -105,7 +107,8 @@ def vjp(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[A
     Raises
     ------
     TypeError, ValueError, GradientError
-        As ``value_and_grad``; of ``pull`` for a cotangent of another structure, shape or kind.
+        As ``value_and_grad``; of ``pull`` for a cotangent of another structure, shape or kind, and where a Tensor that
+        the gradients depend on was written to in place since.
     """
     own = _Arguments("vjp", arguments, {}, range(len(arguments)))
     with taped(own.wanted) as tape:
@@ -114,11 +117,18 @@ def vjp(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[A
     if not results or len(results) != sum(1 for _ in leaves(found)):
         raise TypeError("vjp: the function gives what is no Tensor; expected Tensors, or tuples, lists, dicts of them")
     entries = list(tape.entries)
+    read, capture = versions(entries), captures(results)
 
     def pull(cotangent: Any) -> tuple:
         given = [leaf for _, leaf in leaves(cotangent)]
         if len(given) != len(results):
             raise ValueError(f"pull: {len(given)} cotangents; expected {len(results)}, one for each result")
+        replayed = capture and captures(results) != capture  # its replays write what gradients are of then
+        if not replayed and changed(read):
+            raise GradientError(
+                "pull: a tensor that the gradients depend on was written to in place since vjp; call vjp again, or "
+                "compute a new tensor: x = x + y"
+            )
         backend = results[0].backend
         own_tensors = [_cotangent(backend, one, result) for one, result in zip(given, results, strict=True)]
         return tuple(own.shaped(pulled(entries, results, own_tensors, own.wanted, keep=True)))

@@ -425,7 +425,7 @@ float raised_to(float x, float y) {  // pow, with the values that C's standard g
 // -- hyperbolic functions
 
 // Mesa 26's llvmpipe lost values where this, asin, atan and asinh had several returns, and this where its sign was set by
-// bits.
+// bits; Mesa 22's those of asinh where its was.
 float hyperbolic_sine(float x) {
     float size = magnitude(x), half_way = exponential(0.5 * size), grown = exponential_minus_one(min(size, 88.0));
     float found = 0.5 * (grown + grown / (grown + 1.0));
@@ -459,7 +459,8 @@ float area_sine(float x) {  // asinh
     float size = magnitude(x), small = min(size, 4096.0), square = small * small;
     float found = logarithm_one_plus(small + square / (1.0 + root(square + 1.0)));
     if (size > 4096.0) found = logarithm(size) + 0.693147181;
-    return size_of(x) < 0x39000000u || size_of(x) >= INFINITY ? x : with_sign(found, bits_of(x));
+    found = is_minus(x) ? -found : found;
+    return size_of(x) < 0x39000000u || size_of(x) >= INFINITY ? x : found;
 }
 
 float area_cosine(float x) {  // acosh

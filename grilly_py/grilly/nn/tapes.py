@@ -85,7 +85,7 @@ class KeptForward(NamedTuple):
     @property
     def is_changed(self) -> bool:
         """Whether what gradients are computed of was written to since."""
-        return any(storage.version != version for storage, version in self.versions)
+        return changed(self.versions)
 
 
 def versions(entries: Iterable[Entry]) -> list[tuple[Storage, int]]:
@@ -99,6 +99,11 @@ def versions(entries: Iterable[Entry]) -> list[tuple[Storage, int]]:
                     storage = storage.of
                 found[storage] = storage.version
     return list(found.items())
+
+
+def changed(versions: Iterable[tuple[Storage, int]]) -> bool:
+    """Whether some of the memory was written to since ``versions``."""
+    return any(storage.version != version for storage, version in versions)
 
 
 def captures(found: Collection[Tensor]) -> list[Stale]:

@@ -37,7 +37,7 @@ def clip_grad_norm(grads: Mapping[str, Any], max_norm: float) -> tuple[dict[str,
     clipped : dict of str to grilly.Tensor
         Of the gradients' dtypes.
     norm : grilly.Tensor
-        What it was, float32, without axes. Where it is not finite the gradients are neither.
+        What it was, float32, without axes. Infinite where the sum of squares is: gradients become 0 then, or NaN.
 
     Raises
     ------

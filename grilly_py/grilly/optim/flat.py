@@ -101,10 +101,10 @@ class Layout:
     def several(cls, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype, most: int) -> list[Layout]:
         """Layouts of at most so many elements, but for single arrays that are larger."""
         found: list[dict[str, tuple[int, ...]]] = []
-        total = most
+        total = 0
         for name in sorted(shapes, key=lambda name: shapes[name]):
             size = _padded(math.prod(shapes[name]))
-            if total + size > most:
+            if not found or total + size > most:
                 found.append({})
                 total = 0
             found[-1][name] = shapes[name]

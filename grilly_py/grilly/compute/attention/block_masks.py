@@ -17,7 +17,7 @@ from ..device.plan import Layout, Plan, Planner
 from ..device.tensor import Tensor
 from ..expressions.reads import tensor_words
 from .functions import BlockMask, FunctionExpression, Functions, count_words, traced
-from .parameters import parameters_of
+from .parameters import laid_out, parameters_of
 
 NAME = "block_mask"
 #: Queries and keys of a block: small enough that a window hides most blocks, and multiples of most kernels' tiles.
@@ -94,8 +94,8 @@ def _memory(device: Device, tensors: Sequence[Tensor]) -> tuple[Tensor, int]:
     arrays: list[tuple[int, Any]] = []
     size = 0
     for tensor in tensors:
-        arrays.append((size, tensor))
-        size += -(-tensor.size * tensor.dtype.itemsize // 4)
+        place, size = laid_out(size, tensor)
+        arrays.append((place, tensor))
     words = tensor_words(tensors, [place for place, _ in arrays])
     arrays.append((size, words))
     return parameters_of(device, np.zeros(size + words.size, np.uint32), arrays, {}, size, keep=False), size

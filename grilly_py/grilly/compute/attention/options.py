@@ -20,7 +20,7 @@ from .call import OptionSummary
 from .foreign import unknown
 from .functions import BlockMask, FunctionExpression, Functions, count_words, traced
 from .keywords import MaskFunction, ScoreFunction
-from .parameters import as_parameter
+from .parameters import as_parameter, laid_out
 from .t5 import bucket_words
 
 #: Distances from which on T5's buckets are all alike, at most.
@@ -163,9 +163,8 @@ class CheckedOptions:
 
     def put(self, array) -> int:
         """Lay out an array; the word at which it will be."""
-        place = self.size
+        place, self.size = laid_out(self.size, array)
         self.arrays.append((place, array))
-        self.size += -(-array.size * array.dtype.itemsize // 4)
         return place
 
     def put_as(self, name: str, array) -> None:

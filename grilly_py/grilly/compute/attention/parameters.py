@@ -6,6 +6,7 @@ shaders/attention/extras.glsl reads them by the same names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,13 @@ def as_parameter(value: int | float) -> int:
     if isinstance(value, float):
         value = int(np.float32(value).view(np.uint32))
     return value & 0xFFFFFFFF
+
+
+def laid_out(size: int, array: Any) -> tuple[int, int]:
+    """The word at which an array begins behind so many words, and where it ends: 64-bit elements begin at even ones."""
+    width = array.dtype.itemsize
+    place = size + size % 2 if width == 8 else size
+    return place, place - (-array.size * width // 4)
 
 
 def template(size: int, shared: Mapping[str, int], blocks: Sequence[Mapping[str, int]]) -> np.ndarray:

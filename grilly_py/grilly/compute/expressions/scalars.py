@@ -119,7 +119,7 @@ class Scalar:
         return self.operations["round"](self) if digits in (None, 0) else self._no_number()
 
     def __pow__(self, other: Any) -> Scalar:
-        if other.__class__ in (int, float) and other == 2:
+        if other.__class__ in (int, float) and other == 2 and with_scalar(self.dtype, type(other)) == self.dtype:
             return self.operations["square"](self)
         if other.__class__ is int and other < 0 and kind_of(self.dtype) != "floating":
             raise ExpressionError(
