@@ -26,14 +26,25 @@
 // the keys. Maxima and weights meet in shared memory; weights lie where the tile's keys lay, which are no longer needed.
 // Sums of weights meet after the last tile.
 //
-// TEAMS, TEAM_SIZE  as above; TEAM_SIZE divides SUBGROUP and VDIM / 8
-// SPLITS         splits of the keys, a divisor of TEAM_SIZE. Where there are fewer, several subgroups compute the same scores
-// DIM, VDIM      head dimensions rounded up to multiples of 16 (VDIM: of 8 TEAM_SIZE); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
-// KEYS           keys of a tile, a multiple of 16 and of 8 SPLITS; at most 32 SPLITS
+// TEAMS, TEAM_SIZE  as above
+// SPLITS         splits of the keys. Where they are fewer than TEAM_SIZE, several subgroups compute the same scores
+// DIM, VDIM      head dimensions rounded up to whole factors; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+// KEYS           keys of a tile
 // Q_SHARED       1: q lies in shared memory; 0: in registers
 // HELD_OPTIONS   the options whose words registers have room for (options-in-shared.glsl)
 // LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
+
+// What may not stand together: tests/test_shader_macros.py.
+#if MATRIX_M != 8 || MATRIX_K != 16 || MATRIX_N != SUBGROUP || SUBGROUP != 8 && SUBGROUP != 16
+#error "accumulators have eight rows and a column for each of 8 or 16 invocations, and factors are 16 deep"
+#elif DIM % 16 || VDIM % (8 * TEAM_SIZE)
+#error "DIM is whole factors, and every subgroup of a team has whole fragments of VDIM"
+#elif SUBGROUP % TEAM_SIZE || TEAM_SIZE % SPLITS
+#error "TEAM_SIZE divides SUBGROUP, and SPLITS divides TEAM_SIZE"
+#elif KEYS % 16 || KEYS % (8 * SPLITS) || KEYS > 32 * SPLITS
+#error "a tile is whole sixteens of keys, and a split of it one to four eights"
+#endif
 
 #define EXTRAS
 #define PARAMETER(n) parameter_at(n)

@@ -2,7 +2,7 @@
 // 16 bits, and how results leave matrices.
 //
 // The including shader defines
-//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape: MATRIX_M * MATRIX_N / SUBGROUP is 8, MATRIX_N is MATRIX_K
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF                             row fragments of a subgroup, of MATRIX_M rows
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
@@ -17,6 +17,10 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "subgroups.glsl"
+
+#if MATRIX_M * MATRIX_N != 8 * SUBGROUP || MATRIX_N != MATRIX_K || MATRIX_K % 8
+#error "an invocation holds eight elements of an accumulator, which becomes a first factor as it is"
+#endif
 
 #define OWN_EACH (MATRIX_M * RF)
 #define OWN (SUBGROUPS * OWN_EACH)

@@ -17,12 +17,12 @@
 // matrix units. A row that holds one and is seen has an lse or a delta that is not finite, which shows in all it touches.
 //
 // The including shader defines OWNER_KEYS and
-//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape: MATRIX_M * MATRIX_N / SUBGROUP is 8, MATRIX_N is MATRIX_K
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, WALK                       row fragments of a subgroup, rows of a walked tile
 //   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 //   PREFETCH                       1: the next tile is loaded into registers while the present one is computed
-//   STORED                         rows and keys in whose multiples dS is stored: OWN and WALK divide it
+//   STORED                         rows and keys in whose multiples dS is stored
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8).
 
@@ -37,6 +37,19 @@
 #endif
 #define AF (DIM / MATRIX_K)
 #define BF (VDIM / MATRIX_K)
+
+// What may not stand together: tests/test_shader_macros.py.
+#if ORDER != 0 && (ORDER != 1 || MATRIX_M != 16 || MATRIX_N != 16)
+#error "ORDER is 0, or 1 of matrices of 16 x 16 x 16"
+#elif DIM % MATRIX_K || VDIM % MATRIX_K
+#error "DIM and VDIM are whole fragments"
+#elif WALK % (TURN * MATRIX_N)
+#error "a walked tile is whole turns, of whole fragments"
+#elif OWNER_KEYS && (STORED % OWN || STORED % WALK)
+#error "dS is stored in whole tiles"
+#elif OWNER_KEYS && ORDER == 1 && WALK > 2 * THREADS
+#error "an invocation brings the numbers of two walked rows"
+#endif
 
 #if OWNER_KEYS
 #define OWNED key_rows()

@@ -11,34 +11,32 @@
 // next step needs is loaded into registers before the present one is computed, and stored after it.
 //
 // One file does one step. A step that can be done in several ways has a file for each, with the same functions and macros;
-// what the including shader defines chooses among them:
+// what the including shader defines chooses among them. What may not stand together is in combinations.glsl.
 //
 // The form: which elements of a matrix an invocation holds.
 //   ORDER          1: NVIDIA's order (form-quads.glsl), 2: llvmpipe's (form-columns.glsl). A row's statistics live in
 //                  registers, its maximum travels by shuffles, and the weights become a factor element by element, as an
 //                  accumulator and an A factor have the same order on these devices
 //   TRANSPOSED     both products are transposed, so that a query is a column, in AMD's orders or llvmpipe's
-//                  (form-transposed.glsl). What is said of rows elsewhere is then true of queries. Not with SPLIT
+//                  (form-transposed.glsl). What is said of rows elsewhere is then true of queries
 //   TURN_SHARED    with TRANSPOSED: defined where weights become a factor through shared memory
 //   none of these  nothing is assumed; weights and maxima go through shared memory (form-any.glsl)
 //
 // The numbers and options:
-//   SPLIT          q, k, v and o are float32 and every factor is split into two float16 parts: flash-split.glsl, which has a
-//                  few more defines. Otherwise they are 16-bit
-//   EXTRAS         what attention/extras.glsl has is offered: tiles-options.glsl and the like. Not with SPLIT
-//   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: mask-mod-lanes.glsl and the like. With
-//                  ORDER, BUFFERS 1 or 2
-//   FUNCTIONS      beside EXTRAS: functions of users are offered as well (function-mods.glsl). Not with TILED or ENDS
+//   SPLIT          q, k, v and o are float32 and every factor is split into two float16 parts: flash-split.glsl. Otherwise
+//                  they are 16-bit
+//   GROUP_K, GROUP_V   with SPLIT: fragments of scores and of the output that are summed side by side (1)
+//   EXTRAS         what attention/extras.glsl has is offered: tiles-options.glsl and the like
+//   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: mask-mod-lanes.glsl and the like
+//   FUNCTIONS      beside EXTRAS: functions of users are offered as well (function-mods.glsl)
 //   ENDS           beside EXTRAS: sinks, each sample's own rows and keys, and a mask are all that is offered. As they do nothing
 //                  to a score that every row sees, all else is as without EXTRAS: options-ends.glsl
-//   COMPUTED       beside ENDS: the soft-cap and ALiBi are offered as well, which change scores by a rule: step-computed.glsl.
-//                  With ORDER 1, RETRY and BUFFERS up to 3
-//   SPLIT_KV    the keys of a tile of rows are split among several workgroups, whose results are float32
-//                  (split-kv.glsl), and its rows may be of several heads (packed-gqa.glsl). Not with EXTRAS or SPLIT; MERGE is 0
+//   COMPUTED       beside ENDS: the soft-cap and ALiBi are offered as well, which change scores by a rule: step-computed.glsl
+//   SPLIT_KV       the keys of a tile of rows are split among several workgroups, whose results are float32 (split-kv.glsl),
+//                  and its rows may be of several heads (packed-gqa.glsl). MERGE is 0
 //
 // The sizes:
-//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape; MATRIX_M * MATRIX_N / SUBGROUP must be 8, and MATRIX_K a multiple of 8;
-//                                  with ORDER, MATRIX_N == MATRIX_K
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, KEYS                       row fragments of a subgroup, keys of a tile
 //   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
@@ -47,24 +45,19 @@
 // The schedule:
 //   BUFFERS                        1 (default): tiles of k and v take turns in one place, four barriers a tile; 2: each has
 //                                  its own, two barriers, three with CHUNK; 3: the same, two barriers, both fetched while
-//                                  the tile before is computed; 4: each has two, one barrier; not with SPLIT, 3 and 4 not
-//                                  with EXTRAS other than ENDS
-//   CHUNK                          keys of a tile whose scores are held at once: KEYS (default), or less with BUFFERS from 2
-//                                  on and ORDER
-//   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
+//                                  the tile before is computed; 4: each has two, one barrier
+//   CHUNK                          keys of a tile whose scores are held at once: KEYS (default), or less
+//   SUM_COLUMNS                    0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
 //   RETRY                          1: weights are made with the maximum as it is, without looking for the chunk's; where their
-//                                  sums show that it must be raised, the chunk is done again (weights-retry.glsl). With
-//                                  ORDER and SUM_COLUMNS 0, not with SPLIT, or with EXTRAS other than TILED and ENDS
+//                                  sums show that it must be raised, the chunk is done again (weights-retry.glsl)
 //   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
-//                                  saves the arithmetic of places and tests; THREADS is a multiple of D8 and V8, and KEYS D8
-//                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
+//                                  saves the arithmetic of places and tests
 //   WHOLE_ROWS                     defined where rows of q and o pass through shared memory a whole row fragment at a time,
-//                                  which takes SUBGROUPS MATRIX_M (DIM / 8 + 1) words of 16 bytes. With ORDER and Q_SHARED 0,
-//                                  not with SPLIT or SPLIT_KV, nor with EXTRAS other than ENDS
+//                                  which takes SUBGROUPS MATRIX_M (DIM / 8 + 1) words of 16 bytes
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
-//   APART                          with EXTRAS: rows that an additive mask mixes nearly everywhere may be of another dispatch
-//   DRAWN_TOGETHER                 with EXTRAS: random generators that an invocation runs side by side for dropout (1)
+//   APART                          rows that an additive mask mixes nearly everywhere may be of another dispatch
+//   DRAWN_TOGETHER                 random generators that an invocation runs side by side for dropout (1)
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
 
@@ -74,6 +67,7 @@
 #endif
 
 #include "sizes.glsl"
+#include "combinations.glsl"
 #include "places.glsl"
 #include "factors.glsl"
 

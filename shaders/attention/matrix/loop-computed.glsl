@@ -2,10 +2,6 @@
 // diagonal. With ALiBi first mixed tiles, then clear ones, from the diagonal to the left and from there to the right: so scores
 // become smaller from tile to tile, and weights hardly ever are too large (RETRY).
 
-#if !RETRY || BUFFERS == 4 || ORDER != 1
-#error "COMPUTED needs RETRY, NVIDIA's order, and a barrier at the end of a tile's first half"
-#endif
-
 // Keys of clear tiles: those before left_end, which distances change on their left side, and from right_from to clear.
 uint left_end, right_from, clear_tiles, mixed_tiles;
 void find_clear() {

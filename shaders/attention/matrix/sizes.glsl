@@ -17,6 +17,15 @@
 #ifndef CHUNK
 #define CHUNK KEYS
 #endif
+#ifndef GROUP_K
+#define GROUP_K 1
+#endif
+#ifndef GROUP_V
+#define GROUP_V 1
+#endif
+#ifndef DRAWN_TOGETHER
+#define DRAWN_TOGETHER 1
+#endif
 
 #include "subgroups.glsl"
 
@@ -34,15 +43,4 @@
 #define RAISE while
 #else
 #define RAISE if
-#endif
-
-#if STEPS && (THREADS % D8 || THREADS % V8 || KEYS * D8 % THREADS || KEYS * V8 % THREADS)
-#error "STEPS needs threads that take whole rows of k and v, and tiles of whole steps"
-#endif
-#if defined(WHOLE_ROWS) && (!defined(ORDER) || Q_SHARED || defined(SPLIT) || defined(SCORE_MODS) || defined(TILED) \
-                            || defined(SPLIT_KV))
-#error "WHOLE_ROWS needs ORDER and q in registers, and 16-bit results of rows that lie where they are asked for"
-#endif
-#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT) || defined(SCORE_MODS))
-#error "RETRY needs ORDER and sums by lanes, and nothing else to do to scores"
 #endif

@@ -20,9 +20,6 @@ bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.
 #else
 #define V_WORD(n) WORD_OF_ANY(n, V8, V_STRIDE)
 #endif
-#if STEPS && defined(SCORE_MODS) && (THREADS % (16 * D8) || THREADS % (16 * V8))
-#error "STEPS with options needs steps of whole fragments of keys"
-#endif
 #define HAS_K(n) ((KEYS * D8) % THREADS == 0 || thread + (n) * THREADS < KEYS * D8)
 #define HAS_V(n) ((KEYS * V8) % THREADS == 0 || thread + (n) * THREADS < KEYS * V8)
 void store_keys(uint start) {

@@ -176,13 +176,7 @@ bool find_seen(uint first_key, bool read) {
 #define SIXTEENTHS (KEYS / 16)
 #define DRAWN (ROWS_EACH * SIXTEENTHS)
 #define DRAWS ((DRAWN + SUBGROUP - 1) / SUBGROUP)
-#ifndef DRAWN_TOGETHER
-#define DRAWN_TOGETHER 1
-#endif
 #define DRAWN_AT_ONCE (DRAWS < DRAWN_TOGETHER ? DRAWS : DRAWN_TOGETHER)
-#if SPAN > 32 || SPAN < 8
-#error "the bits of sixteen keys are half a word, a word or two"
-#endif
 
 // Finds kept_keys of a tile. A generator's words are those of sixteen keys of the call, of which a dispatch may begin with any.
 void find_kept(uint first_key) {
