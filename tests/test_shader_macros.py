@@ -54,6 +54,7 @@ BROKEN = {
     "queries are columns of matrices whose sides are equal": [
         (QUERIES, {"MATRIX_K": 8}), (QUERIES, {"MATRIX_M": 8, "SUBGROUP": 16})
     ],
+    "ORDER is 0 to 3": [(ROWS, {"ORDER": 4}), (ROWS, {"ORDER": -1})],
     "TURN_SHARED is for queries in columns": [(COLUMNS, {"TURN_SHARED": 1}), (ANY, {"TURN_SHARED": 1})],
     "DIM and VDIM are whole fragments": [
         (ROWS, {"DIM": 72}), (ROWS, {"VDIM": 72}), (DKV, {"DIM": 72}), (DKV, {"VDIM": 72})
@@ -62,23 +63,17 @@ BROKEN = {
         (ROWS, {"KEYS": 40}), (ENDS, {"CHUNK": 8}), (ENDS, {"CHUNK": 48}), (COLUMNS, {"CHUNK": 4})
     ],
     "Q_SHARED is at most the fragments of a row of q": [(ROWS, {"Q_SHARED": 5})],
-    "what says which options there are stands beside EXTRAS": [
-        (ROWS, {"TILED": 1}), (ROWS, {"ENDS": 1}), (ROWS, {"FUNCTIONS": 1})
+    "OPTIONS is 0 to 4": [(ROWS, {"OPTIONS": 5}), (ROWS, {"OPTIONS": -1})],
+    "FUNCTIONS, APART and DRAWN_TOGETHER are for kernels with all options": [
+        (ROWS, {"FUNCTIONS": 1}), (TILED, {"APART": 1}), (ENDS, {"DRAWN_TOGETHER": 8})
     ],
-    "TILED, ENDS and FUNCTIONS exclude each other": [
-        (TILED, {"ENDS": 1}), (TILED, {"FUNCTIONS": 1}), (ENDS, {"FUNCTIONS": 1})
-    ],
-    "APART and DRAWN_TOGETHER are for kernels with all options": [
-        (ROWS, {"APART": 1}), (TILED, {"APART": 1}), (ENDS, {"DRAWN_TOGETHER": 8})
-    ],
-    "COMPUTED stands beside ENDS": [(OPTIONS, {"COMPUTED": 1})],
     "keys are split where numbers are of 16 bits and there are no options": [
         (ENDS, {"SPLIT_KV": 1}), (OPTIONS, {"SPLIT_KV": 1}), (FLOAT32, {"SPLIT_KV": 1})
     ],
     "float32 has neither options nor queries in columns": [
-        (FLOAT32, {"EXTRAS": 1}), (FLOAT32, {"ORDER": None, "TRANSPOSED": 1})
+        (FLOAT32, {"OPTIONS": 1}), (FLOAT32, {"ORDER": 3})
     ],
-    "float32 has q in registers and sums in float32": [(FLOAT32, {"Q_SHARED": 1}), (FLOAT32, {"SUM_COLUMNS": 16})],
+    "float32 has q in registers and sums in float32": [(FLOAT32, {"Q_SHARED": 1}), (FLOAT32, {"SUM_ON_MATRIX": 1})],
     "float32 has tiles of k and v, twice as large, take turns in one place": [
         (FLOAT32, {"BUFFERS": number}) for number in (2, 3, 4)
     ],
@@ -91,13 +86,10 @@ BROKEN = {
     "the scores of part of a tile are held where the order of rows is known": [
         (ANY, {"BUFFERS": 2, "CHUNK": 16}), (QUERIES, {"BUFFERS": 2, "CHUNK": 16})
     ],
-    "matrix units sum weights in NVIDIA's order, by as many ones as a matrix has columns": [
-        (COLUMNS, {"SUM_COLUMNS": 8}), (ANY, {"SUM_COLUMNS": 16}), (QUERIES, {"SUM_COLUMNS": 16}),
-        (ROWS, {"SUM_COLUMNS": 8}),
-    ],
-    "RETRY is for 16-bit rows of a known order, sums by lanes, and of options TILED and ENDS": [
+    "SUM_ON_MATRIX is for NVIDIA's order": [(kernel, {"SUM_ON_MATRIX": 1}) for kernel in (COLUMNS, QUERIES, ANY)],
+    "RETRY is for 16-bit rows of a known order, sums by lanes, and OPTIONS up to 3": [
         (ANY, {"RETRY": 1}), (QUERIES, {"RETRY": 1}), (ROWS, {"RETRY": 1}), (FLOAT32, {"RETRY": 1}),
-        (OPTIONS, {"SUM_COLUMNS": 0, "RETRY": 1}),
+        (OPTIONS, {"SUM_ON_MATRIX": 0, "RETRY": 1}),
     ],
     "STEPS is for 16-bit numbers and queries in rows": [(FLOAT32, {"STEPS": 1}), (QUERIES, {"STEPS": 1})],
     "STEPS is for threads that take whole rows of k and v, and tiles of whole steps": [
@@ -115,7 +107,7 @@ BROKEN = {
     ],
     "TILED is for rows of a known order, and units of four fragments of keys": [
         (TILED, {"ORDER": None, "RETRY": 0}), (TILED, {"KEYS": 32}),
-        (TILED, {"ORDER": None, "TRANSPOSED": 1, "RETRY": 0, "STEPS": 0}),
+        (TILED, {"ORDER": 3, "RETRY": 0, "STEPS": 0}),
     ],
     "COMPUTED is for NVIDIA's order, RETRY, and a barrier after a tile's first half": [
         (COMPUTED, {"RETRY": 0}), (COMPUTED, {"BUFFERS": 4}),
@@ -123,7 +115,7 @@ BROKEN = {
     ],
     "with all options a row's keys are whole words of 8, 16 or 32 bits, and whole sixteens": [
         (OPTIONS_8, {"KEYS": 24}), (OPTIONS, {"KEYS": 48, "CHUNK": 48}),
-        (OPTIONS, {"ORDER": None, "SUM_COLUMNS": 0, "MATRIX_M": 32, "SUBGROUP": 64, "CHUNK": None}),
+        (OPTIONS, {"ORDER": None, "SUM_ON_MATRIX": 0, "MATRIX_M": 32, "SUBGROUP": 64, "CHUNK": None}),
     ],
     "with all options a subgroup has up to four fragments of scores, or multiples of four": [
         (OPTIONS, {"RF": 3, "KEYS": 32})
@@ -144,10 +136,7 @@ BROKEN = {
         (WIDE_8, {"PARTS": 16, "RF": 1, "KEYS": 32, "DIM": 128, "VDIM": 128}),
     ],
     # attention/flash-attention-narrow.comp
-    "accumulators have eight rows and a column for each of 8 or 16 invocations, and factors are 16 deep": [
-        (NARROW, {"MATRIX_M": 16}), (NARROW, {"MATRIX_K": 8}), (NARROW, {"MATRIX_N": 16}),
-        (NARROW, {"MATRIX_N": 32, "SUBGROUP": 32}),
-    ],
+    "a subgroup has 8 or 16 invocations": [(NARROW, {"SUBGROUP": 32})],
     "DIM is whole factors, and every subgroup of a team has whole fragments of VDIM": [
         (NARROW, {"DIM": 72}), (NARROW, {"VDIM": 72})
     ],

@@ -1,6 +1,5 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
 
 // dq of the dS that the kernel for dk and dv has stored, on matrix units: dQ = scale dS K, one product in place of three.
 //

@@ -10,9 +10,11 @@
 #error "NVIDIA's order is known of matrices of 16 x 16 x 16"
 #elif ORDER == 2 && (MATRIX_M != 8 || MATRIX_N != 8 || MATRIX_K != 8)
 #error "llvmpipe's order is known of matrices of 8 x 8 x 8"
-#elif defined(TRANSPOSED) && (MATRIX_M != MATRIX_N || MATRIX_M != MATRIX_K)
+#elif ORDER < 0 || ORDER > 3
+#error "ORDER is 0 to 3"
+#elif ORDER == 3 && (MATRIX_M != MATRIX_N || MATRIX_M != MATRIX_K)
 #error "queries are columns of matrices whose sides are equal"
-#elif defined(TURN_SHARED) && !defined(TRANSPOSED)
+#elif TURN_SHARED && ORDER != 3
 #error "TURN_SHARED is for queries in columns"
 
 // Sizes.
@@ -24,57 +26,53 @@
 #error "Q_SHARED is at most the fragments of a row of q"
 
 // What is offered, and of which numbers.
-#elif !defined(EXTRAS) && (defined(TILED) || defined(ENDS) || defined(FUNCTIONS))
-#error "what says which options there are stands beside EXTRAS"
-#elif defined(TILED) && defined(ENDS) || defined(FUNCTIONS) && !defined(SCORE_MODS)
-#error "TILED, ENDS and FUNCTIONS exclude each other"
-#elif (defined(APART) || DRAWN_TOGETHER != 1) && !defined(SCORE_MODS)
-#error "APART and DRAWN_TOGETHER are for kernels with all options"
-#elif defined(COMPUTED) && !defined(ENDS)
-#error "COMPUTED stands beside ENDS"
-#elif defined(SPLIT_KV) && (defined(EXTRAS) || defined(SPLIT))
+#elif OPTIONS < 0 || OPTIONS > 4
+#error "OPTIONS is 0 to 4"
+#elif (defined(FUNCTIONS) || APART || DRAWN_TOGETHER != 1) && !SCORE_MODS
+#error "FUNCTIONS, APART and DRAWN_TOGETHER are for kernels with all options"
+#elif SPLIT_KV && (OPTIONS || SPLIT)
 #error "keys are split where numbers are of 16 bits and there are no options"
-#elif defined(SPLIT) && (defined(EXTRAS) || defined(TRANSPOSED))
+#elif SPLIT && (OPTIONS || ORDER == 3)
 #error "float32 has neither options nor queries in columns"
-#elif defined(SPLIT) && (Q_SHARED || SUM_COLUMNS)
+#elif SPLIT && (Q_SHARED || SUM_ON_MATRIX)
 #error "float32 has q in registers and sums in float32"
-#elif defined(SPLIT) && BUFFERS != 1
+#elif SPLIT && BUFFERS != 1
 #error "float32 has tiles of k and v, twice as large, take turns in one place"
-#elif defined(SPLIT) && (KF % GROUP_K || VF % GROUP_V)
+#elif SPLIT && (KF % GROUP_K || VF % GROUP_V)
 #error "GROUP_K and GROUP_V divide the fragments of keys and of columns"
 
 // The schedule.
 #elif BUFFERS < 1 || BUFFERS > 4
 #error "BUFFERS is 1 to 4"
-#elif BUFFERS > 2 && (defined(SCORE_MODS) || defined(TILED))
+#elif BUFFERS > 2 && (SCORE_MODS || TILED)
 #error "with classes of tiles BUFFERS is 1 or 2"
 #elif CHUNK != KEYS && BUFFERS == 1
 #error "the scores of part of a tile are held where v does not lie in the place of k"
 #elif CHUNK != KEYS && ORDER != 1 && ORDER != 2
 #error "the scores of part of a tile are held where the order of rows is known"
-#elif SUM_COLUMNS && (ORDER != 1 || SUM_COLUMNS != MATRIX_N)
-#error "matrix units sum weights in NVIDIA's order, by as many ones as a matrix has columns"
-#elif RETRY && (ORDER != 1 && ORDER != 2 || SUM_COLUMNS || defined(SPLIT) || defined(SCORE_MODS))
-#error "RETRY is for 16-bit rows of a known order, sums by lanes, and of options TILED and ENDS"
-#elif STEPS && (defined(SPLIT) || defined(TRANSPOSED))
+#elif SUM_ON_MATRIX && ORDER != 1
+#error "SUM_ON_MATRIX is for NVIDIA's order"
+#elif RETRY && (ORDER != 1 && ORDER != 2 || SUM_ON_MATRIX || SPLIT || SCORE_MODS)
+#error "RETRY is for 16-bit rows of a known order, sums by lanes, and OPTIONS up to 3"
+#elif STEPS && (SPLIT || ORDER == 3)
 #error "STEPS is for 16-bit numbers and queries in rows"
 #elif STEPS && (THREADS % D8 || THREADS % V8 || KEYS * D8 % THREADS || KEYS * V8 % THREADS)
 #error "STEPS is for threads that take whole rows of k and v, and tiles of whole steps"
-#elif STEPS && defined(SCORE_MODS) && (THREADS % (16 * D8) || THREADS % (16 * V8))
+#elif STEPS && SCORE_MODS && (THREADS % (16 * D8) || THREADS % (16 * V8))
 #error "STEPS is, with all options, for steps of whole fragments of keys"
-#elif defined(WHOLE_ROWS) && (ORDER != 1 && ORDER != 2 || Q_SHARED)
+#elif WHOLE_ROWS && (ORDER != 1 && ORDER != 2 || Q_SHARED)
 #error "WHOLE_ROWS is for rows of a known order and q in registers"
-#elif defined(WHOLE_ROWS) && (defined(SPLIT) || defined(SPLIT_KV) || defined(SCORE_MODS) || defined(TILED))
+#elif WHOLE_ROWS && (SPLIT || SPLIT_KV || SCORE_MODS || TILED)
 #error "WHOLE_ROWS is for 16-bit results that lie where they are asked for"
-#elif defined(TILED) && (ORDER != 1 && ORDER != 2 || KEYS % (4 * MATRIX_N))
+#elif TILED && (ORDER != 1 && ORDER != 2 || KEYS % (4 * MATRIX_N))
 #error "TILED is for rows of a known order, and units of four fragments of keys"
-#elif defined(COMPUTED) && (!RETRY || ORDER != 1 || BUFFERS == 4)
+#elif COMPUTED && (!RETRY || ORDER != 1 || BUFFERS == 4)
 #error "COMPUTED is for NVIDIA's order, RETRY, and a barrier after a tile's first half"
 
 // Bits of keys that a row sees, and of weights that dropout keeps (visible-keys.glsl).
-#elif defined(SCORE_MODS) && (KEYS % 16 || SUBGROUP > 32 || KEYS > SUBGROUP && KEYS % SUBGROUP)
+#elif SCORE_MODS && (KEYS % 16 || SUBGROUP > 32 || KEYS > SUBGROUP && KEYS % SUBGROUP)
 #error "with all options a row's keys are whole words of 8, 16 or 32 bits, and whole sixteens"
-#elif defined(SCORE_MODS) && RF * KEYS > 4 * MATRIX_N && RF * KEYS % (4 * MATRIX_N)
+#elif SCORE_MODS && RF * KEYS > 4 * MATRIX_N && RF * KEYS % (4 * MATRIX_N)
 #error "with all options a subgroup has up to four fragments of scores, or multiples of four"
 #elif DRAWN_TOGETHER > 1 && RF * KEYS > 2 * MATRIX_N * DRAWN_TOGETHER && RF * KEYS % (2 * MATRIX_N * DRAWN_TOGETHER)
 #error "DRAWN_TOGETHER divides the generators of a lane, of which there is one for two fragments"

@@ -212,7 +212,7 @@ void multiply_scores(uint chunk) {
 
 FACTOR_B value_factor(uint start, uint f, uint c);
 
-#ifdef ORDER
+#if ORDER
 void make_weights(float factor, out FACTOR_A p[RF][PF], out FACTOR_A p_low[RF][PF]) {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         float part[SLOTS];

@@ -21,12 +21,7 @@
 //     q that lie in shared memory in place of registers; LOCKSTEP (subgroups.glsl); SPLITS.
 // Preconditions: offsets, strides and dimensions of q, k, v and o are multiples of 8; HEAD_DIM <= DIM, VALUE_DIM <= VDIM.
 
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#extension GL_EXT_control_flow_attributes : require
 
 #define EXTRAS
 #define WITHOUT_TILES
@@ -403,13 +398,7 @@ void store_rows() {
 #else
                 low *= share;
                 high *= share;
-                if (MERGE != 0 && keep != 0.0) {
-                    uvec4 old = o_data[(place + column) >> 3];
-                    low += keep * vec4(unpackFloat2x16(old.x), unpackFloat2x16(old.y));
-                    high += keep * vec4(unpackFloat2x16(old.z), unpackFloat2x16(old.w));
-                }
-                o_data[(place + column) >> 3] =
-                    uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw));
+                STORE_SIXTEEN_BITS(low, high)
 #endif
             }
         }
