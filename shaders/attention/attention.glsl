@@ -20,7 +20,7 @@
 #ifndef GRILLY_ATTENTION_GLSL
 #define GRILLY_ATTENTION_GLSL
 
-#include "elements.glsl"
+#include "access.glsl"
 
 layout(constant_id = 0) const int HEAD_DIM = 64;
 layout(constant_id = 1) const int VALUE_DIM = 64;
@@ -44,13 +44,6 @@ layout(push_constant, std430) uniform Push {
 #endif
 } pc;
 
-#if ALIGN == 8
-#define IO_ELEMENT uvec4
-#elif ALIGN == 4
-#define IO_ELEMENT IO_VECTOR
-#else
-#define IO_ELEMENT IO_SCALAR
-#endif
 #ifndef O_ELEMENT
 #define O_ELEMENT IO_ELEMENT
 #endif
@@ -83,32 +76,15 @@ const float LN_2 = 0.69314718055994530942;
 const float NEVER = -3.4e38;
 
 // ---- element access ----
-// load_*4(element, count) reads elements element .. element + 3 as floats; those at position `count` and later are
-// neither read nor anything but zero. With ALIGN 4 a count is at least 4 or at most 0, dimensions being multiples.
 
 #if ALIGN == 8
 #elif ALIGN == 4
-
-#define GRILLY_LOADS(NAME, DATA) \
-    vec4 load_##NAME##4(uint element, int count) { return count > 0 ? IO_LOAD4(DATA[element >> 2]) : vec4(0.0); } \
-    float load_##NAME(uint element) { return IO_LOAD4(DATA[element >> 2])[element & 3u]; }
 
 void store_o4(uint element, vec4 value, int count) {
     if (count > 0) o_data[element >> 2] = IO_STORE4(value);
 }
 
 #else
-
-#define GRILLY_LOADS(NAME, DATA) \
-    vec4 load_##NAME##4(uint element, int count) { \
-        vec4 value = vec4(0.0); \
-        if (count > 0) value.x = IO_LOAD(DATA[element]); \
-        if (count > 1) value.y = IO_LOAD(DATA[element + 1u]); \
-        if (count > 2) value.z = IO_LOAD(DATA[element + 2u]); \
-        if (count > 3) value.w = IO_LOAD(DATA[element + 3u]); \
-        return value; \
-    } \
-    float load_##NAME(uint element) { return IO_LOAD(DATA[element]); }
 
 void store_o4(uint element, vec4 value, int count) {
     if (count > 0) o_data[element] = IO_STORE(value.x);
@@ -119,12 +95,10 @@ void store_o4(uint element, vec4 value, int count) {
 
 #endif
 
-#if ALIGN != 8
 GRILLY_LOADS(q, q_data)
 GRILLY_LOADS(k, k_data)
 GRILLY_LOADS(v, v_data)
 GRILLY_LOADS(o, o_data)
-#endif
 
 // Element index of column 0 of a row. `head` is the query head everywhere.
 uint q_index(uint batch, uint head, uint row) {

@@ -44,7 +44,7 @@ const int MIXED_APART = 262144;
 const int SCORE_FUNCTION = 524288, MASK_FUNCTION = 1048576;
 const int POSITIONS = 2097152;  // beside these
 
-#ifdef TILED
+#if TILED
 const int FEATURES = TILES;
 #else
 layout(constant_id = 6) const int FEATURES = 0;
@@ -76,9 +76,9 @@ const uint TILE_EMPTY = 0u, TILE_PARTIAL = 1u, TILE_FULL = 2u;
 
 // With ENDS (matrix/flash.glsl) only two of them can be, with COMPUTED four, and beside functions on matrix units not those
 // that functions say as well, nor dropout, so that compilers leave out the others.
-#if defined(COMPUTED)
+#if COMPUTED
 bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS | SOFT_CAP | ALIBI))) != 0; }
-#elif defined(ENDS)
+#elif ENDS
 bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS))) != 0; }
 #elif defined(FUNCTIONS) && defined(MATRIX_M)
 const int AS_FUNCTIONS = ALIBI | T5 | PREFIX | SEGMENTS | BLOCKS;
@@ -213,7 +213,7 @@ bool mask_mod(uint row, uint key) {
 }
 
 #ifndef WITHOUT_TILES
-#ifdef APART
+#if APART
 #define HAS_CLASSES (on(TILES) || on(MIXED_APART))
 #else
 #define HAS_CLASSES on(TILES)
@@ -246,7 +246,7 @@ float whole_tanh(float x) {
     return isnan(x) ? x : x < 0.0 ? -t : t;
 }
 
-#if ORDER == 1 && !defined(TILED)  // score-mod-quads.glsl
+#if ORDER == 1 && !TILED  // score-mod-quads.glsl
 float bias_number(uint at) {
     if (!on(BIAS_HALVES)) return bias_data[at];
     uint bits = floatBitsToUint(bias_data[at >> 1]) >> (16u * (at & 1u)) & 0xffffu;

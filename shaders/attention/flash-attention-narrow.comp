@@ -1,10 +1,5 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
@@ -26,15 +21,29 @@
 // the keys. Maxima and weights meet in shared memory; weights lie where the tile's keys lay, which are no longer needed.
 // Sums of weights meet after the last tile.
 //
-// TEAMS, TEAM_SIZE  as above; TEAM_SIZE divides SUBGROUP and VDIM / 8
-// SPLITS         splits of the keys, a divisor of TEAM_SIZE. Where there are fewer, several subgroups compute the same scores
-// DIM, VDIM      head dimensions rounded up to multiples of 16 (VDIM: of 8 TEAM_SIZE); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
-// KEYS           keys of a tile, a multiple of 16 and of 8 SPLITS; at most 32 SPLITS
+// TEAMS, TEAM_SIZE  as above
+// SPLITS         splits of the keys. Where they are fewer than TEAM_SIZE, several subgroups compute the same scores
+// DIM, VDIM      head dimensions rounded up to whole factors; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+// KEYS           keys of a tile
 // Q_SHARED       1: q lies in shared memory; 0: in registers
 // HELD_OPTIONS   the options whose words registers have room for (options-in-shared.glsl)
 // LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
 
+// What may not stand together: tests/test_shader_macros.py.
+#if SUBGROUP != 8 && SUBGROUP != 16
+#error "a subgroup has 8 or 16 invocations"
+#elif DIM % 16 || VDIM % (8 * TEAM_SIZE)
+#error "DIM is whole factors, and every subgroup of a team has whole fragments of VDIM"
+#elif SUBGROUP % TEAM_SIZE || TEAM_SIZE % SPLITS
+#error "TEAM_SIZE divides SUBGROUP, and SPLITS divides TEAM_SIZE"
+#elif KEYS % 16 || KEYS % (8 * SPLITS) || KEYS > 32 * SPLITS
+#error "a tile is whole sixteens of keys, and a split of it one to four eights"
+#endif
+
+#define MATRIX_M 8
+#define MATRIX_N SUBGROUP
+#define MATRIX_K 16
 #define EXTRAS
 #define PARAMETER(n) parameter_at(n)
 uint parameter_at(uint n);
@@ -44,7 +53,6 @@ uint parameter_at(uint n);
 #include "attention.glsl"
 
 #define ORDER 4
-#define SUM_COLUMNS 0
 // Without a mask no branch leaves o as it is where a maximum stays: fewer instructions, and more registers, as Mesa has them.
 #define IN_LINE (MASK == 0)
 #define SUBGROUPS (TEAMS * TEAM_SIZE)
@@ -76,11 +84,11 @@ shared uint poisoned;
 uint thread, lane, subgroup, team, part, batch, head, first_row, end, q_base, k_base, v_base;
 float base2_scale;
 
-// numbers-16.glsl has what recompute.glsl and the last step need.
+// matrix/numbers.glsl has what recompute.glsl and the last step need.
 #define HELD_VALUES 1
 #undef PER_THREAD
 #define PER_THREAD(vectors) 1
-#include "matrix/numbers-16.glsl"
+#include "matrix/numbers.glsl"
 // A workgroup has all keys of its rows.
 #define BEGIN 0u
 #define OUT_BATCH batch
@@ -363,4 +371,16 @@ void main() {
     }
 }
 
-#include "matrix/narrow-score-mod.glsl"
+// What changes scores. A fragment is a subgroup's queries by the eight keys of an accumulator there. That gives MATRIX_M and
+// MATRIX_N another meaning than the types of matrices, so this comes after all that names such a type.
+#undef MATRIX_M
+#undef MATRIX_N
+#define MATRIX_M SUBGROUP
+#define MATRIX_N 8
+#define RF 1
+#define KF (CHUNK / 8)
+#define FIND_PLACES
+#define PLACE_ROW(e) lane
+#define PLACE_COLUMN(e) (e)
+#define MY_ROW team_row()
+#include "matrix/score-mod.glsl"

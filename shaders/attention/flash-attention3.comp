@@ -10,10 +10,6 @@
 // Accumulates in float32.
 
 #ifdef MATRIX
-#ifdef FUNCTIONS
-#define HOLDS_WORDS
-#endif
-#include "attention.glsl"
 #include "matrix/flash.glsl"
 #else
 #define EXTRAS

@@ -15,11 +15,11 @@
 // tx is made of lane bits TX_SHIFT and up, ty of the others: with TX_SHIFT 1 each run of 8 lanes spans 4 x 2 rather than
 // 8 x 1 invocations and reads fewer distinct vectors.
 //
-// The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
+// The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC, PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
 // summed by itself), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
 // subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS, for few registers: options-in-shared.glsl.
-// HEAD_DIM is free; VALUE_DIM is at most 4 TX CV. ROWS and KEYS are multiples of 8.
+// HEAD_DIM is free; VALUE_DIM is at most 4 TX CV.
 
 #ifdef SHUFFLE
 #extension GL_KHR_shader_subgroup_basic : require
@@ -46,6 +46,15 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define OUTPUT_VECTORS (P_START + ROWS * P_STRIDE)
 #define TILE_VECTORS (SCORE_VECTORS > OUTPUT_VECTORS ? SCORE_VECTORS : OUTPUT_VECTORS)
 #define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+
+// What may not stand together: tests/test_shader_macros.py.
+#if THREADS % TX || KT % JC
+#error "TX divides THREADS, and JC divides KT"
+#elif TX % 4 || DC % 4
+#error "TX and DC are whole vectors of four"
+#elif ROWS % 8 || KEYS % 8
+#error "tiles of rows and of keys are whole eights"
+#endif
 
 #if UNROLL_CHUNKS
 #define UNROLL_CHUNK [[unroll]]

@@ -1,6 +1,5 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
 
 // dq of the dS that the kernel for dk and dv has stored, on matrix units: dQ = scale dS K, one product in place of three.
 //
@@ -15,7 +14,7 @@
 // in flash-backward-matrix.glsl. Tiles that no row sees were not stored, and are passed over.
 //
 // Defines: those of flash-backward-factors.glsl, and
-//   WALK       keys of a tile; it divides STORED, as OWN does
+//   WALK       keys of a tile
 //   DIM        the head dimension rounded up to whole fragments; HEAD_DIM <= DIM
 //   AHEAD      tiles that are on their way into registers while one is multiplied: 1 or 2
 // HEAD_DIM, offsets and strides are multiples of 8 (ALIGN 8).
@@ -23,6 +22,15 @@
 #include "flash-backward.glsl"
 #include "attention/longest-first.glsl"
 #include "flash-backward-factors.glsl"
+
+// What may not stand together: tests/test_shader_macros.py.
+#if DIM % MATRIX_N || WALK % MATRIX_K
+#error "DIM is whole fragments, and so are the keys of a tile"
+#elif STORED % OWN || STORED % WALK
+#error "dS is stored in whole tiles"
+#elif AHEAD != 1 && AHEAD != 2
+#error "one tile or two are on their way"
+#endif
 
 layout(set = 0, binding = 10, std430) restrict readonly buffer Stored { uvec4 stored_data[]; };
 

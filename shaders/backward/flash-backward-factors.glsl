@@ -2,7 +2,7 @@
 // 16 bits, and how results leave matrices.
 //
 // The including shader defines
-//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape: MATRIX_M * MATRIX_N / SUBGROUP is 8, MATRIX_N is MATRIX_K
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF                             row fragments of a subgroup, of MATRIX_M rows
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
@@ -10,13 +10,11 @@
 //   lane, subgroup                 the invocation's place
 //   first_own                      the workgroup's first row, of OWNED
 
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#extension GL_EXT_control_flow_attributes : require
-
 #include "subgroups.glsl"
+
+#if MATRIX_M * MATRIX_N != 8 * SUBGROUP || MATRIX_N != MATRIX_K || MATRIX_K % 8
+#error "an invocation holds eight elements of an accumulator, which becomes a first factor as it is"
+#endif
 
 #define OWN_EACH (MATRIX_M * RF)
 #define OWN (SUBGROUPS * OWN_EACH)
@@ -32,26 +30,15 @@
 #define FRAGMENT SUBGROUP  // 16-byte words
 #define FRAGMENTS(count) (((count) + STORED - 1u) / STORED * (STORED / MATRIX_M))
 
-// To the nearest 16-bit number: conversions to bfloat16 may cut (NVIDIA's do), so they are of numbers that fit.
+#define GRADIENTS
+#include "attention/matrix/factors.glsl"
 #if defined(DTYPE_bfloat16)
-#define ROUNDED(x) uintBitsToFloat((floatBitsToUint(x) + 0x8000u) & 0xffff0000u)
-uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
 #define PACKED(a, b) (floatBitsToUint(float(a)) >> 16 | floatBitsToUint(float(b)) & 0xffff0000u)
 #define UNPACKED(word) vec2(uintBitsToFloat((word) << 16), uintBitsToFloat((word) & 0xffff0000u))
-const uint EXPONENTS = 0x7f807f80u;
 #else
-#define ROUNDED(x) (x)
-uint pack_pair(vec2 x) { return packFloat2x16(f16vec2(x)); }
 #define PACKED(a, b) packFloat2x16(f16vec2(a, b))
 #define UNPACKED(word) unpackFloat2x16(word)
-const uint EXPONENTS = 0x7c007c00u;
 #endif
-
-#define FACTOR_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
-#define FACTOR_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
-#define SUMS coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
-const int ROW_MAJOR = gl_CooperativeMatrixLayoutRowMajor;
-const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
 
 // With zeros for what is not finite.
 uvec4 finite(uvec4 words) {

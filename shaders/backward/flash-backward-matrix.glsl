@@ -17,12 +17,12 @@
 // matrix units. A row that holds one and is seen has an lse or a delta that is not finite, which shows in all it touches.
 //
 // The including shader defines OWNER_KEYS and
-//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape: MATRIX_M * MATRIX_N / SUBGROUP is 8, MATRIX_N is MATRIX_K
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, WALK                       row fragments of a subgroup, rows of a walked tile
 //   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 //   PREFETCH                       1: the next tile is loaded into registers while the present one is computed
-//   STORED                         rows and keys in whose multiples dS is stored: OWN and WALK divide it
+//   STORED                         rows and keys in whose multiples dS is stored
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8).
 
@@ -35,8 +35,22 @@
 #ifndef TURN
 #define TURN (WALK / MATRIX_N)
 #endif
+#define KF TURN
 #define AF (DIM / MATRIX_K)
 #define BF (VDIM / MATRIX_K)
+
+// What may not stand together: tests/test_shader_macros.py.
+#if ORDER != 0 && (ORDER != 1 || MATRIX_M != 16 || MATRIX_N != 16)
+#error "ORDER is 0, or 1 of matrices of 16 x 16 x 16"
+#elif DIM % MATRIX_K || VDIM % MATRIX_K
+#error "DIM and VDIM are whole fragments"
+#elif WALK % (TURN * MATRIX_N)
+#error "a walked tile is whole turns, of whole fragments"
+#elif OWNER_KEYS && (STORED % OWN || STORED % WALK)
+#error "dS is stored in whole tiles"
+#elif OWNER_KEYS && ORDER == 1 && WALK > 2 * THREADS
+#error "an invocation brings the numbers of two walked rows"
+#endif
 
 #if OWNER_KEYS
 #define OWNED key_rows()
@@ -168,9 +182,7 @@ void store_stats(uint stats, uint first) {
 #endif
 
 #define MULTIPLY(OWN_FRAGMENTS, COUNT, START, STRIDE, PRODUCT) \
-    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
-        [[unroll]] for (uint f = 0u; f < TURN; ++f) PRODUCT[i][f] = SUMS(0.0); \
-    } \
+    EACH_FRAGMENT PRODUCT[i][f] = SUMS(0.0); \
     [[unroll]] for (uint d = 0u; d < COUNT; ++d) { \
         [[unroll]] for (uint f = 0u; f < TURN; ++f) { \
             FACTOR_B other; \
@@ -192,28 +204,26 @@ void store_stats(uint stats, uint first) {
 
 // Makes weights and dS of the products where every pair may attend and nothing changes scores.
 void weigh_all() {
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < TURN; ++f) {
+    EACH_FRAGMENT {
 #if ORDER != 1
-            SUMS lse;
-            SUMS delta;
-            uint at = OWNER_KEYS != 0 ? (turn + f) * MATRIX_N : subgroup * OWN_EACH + i * MATRIX_M;
-            coopMatLoad(lse, tile_lse, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
-            coopMatLoad(delta, tile_delta, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
+        SUMS lse;
+        SUMS delta;
+        uint at = OWNER_KEYS != 0 ? (turn + f) * MATRIX_N : subgroup * OWN_EACH + i * MATRIX_M;
+        coopMatLoad(lse, tile_lse, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
+        coopMatLoad(delta, tile_delta, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
 #define STAT(e) vec2(lse[e], delta[e])
 #elif OWNER_KEYS
-            uint at = ((turn + f) * MATRIX_N + LANE_COLUMN(lane)) / 2u;
-            vec4 near = tile_stats[at], far = tile_stats[at + 4u];  // eight columns on
+        uint at = ((turn + f) * MATRIX_N + LANE_COLUMN(lane)) / 2u;
+        vec4 near = tile_stats[at], far = tile_stats[at + 4u];  // eight columns on
 #define STAT(e) (COLUMN_AFTER(e) == 0u ? near.xy : COLUMN_AFTER(e) == 1u ? near.zw : COLUMN_AFTER(e) == 8u ? far.xy : far.zw)
 #else
 #define STAT(e) row_stats[i][SLOT(e)]
 #endif
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                vec2 stat = STAT(e);
-                float weight = exp2(s[i][f][e] * base2_scale - stat.x);
-                s[i][f][e] = weight;
-                t[i][f][e] = weight * (t[i][f][e] - stat.y);
-            }
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+            vec2 stat = STAT(e);
+            float weight = exp2(s[i][f][e] * base2_scale - stat.x);
+            s[i][f][e] = weight;
+            t[i][f][e] = weight * (t[i][f][e] - stat.y);
         }
     }
 }
@@ -227,22 +237,18 @@ void weigh_each(uint first, uint query_head, uint stats) {
     coopMatLoad(place, iota, 0, MATRIX_N, ROW_MAJOR);
 #define PLACE(e) uvec2(uint(place[e]) / MATRIX_N, uint(place[e]) % MATRIX_N)
 #endif
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < TURN; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                uvec2 at = PLACE(e);
-                uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + at.x;
-                uint walked = first + (turn + f) * MATRIX_N + at.y;
-                uint row = OWNER_KEYS != 0 ? walked : own;
-                uint key = OWNER_KEYS != 0 ? own : walked;
-                vec3 stat = stats_data[stats + min(row, query_rows() - 1u)].xyz;
-                float raw = s[i][f][e], dp = t[i][f][e];
-                pair(batch, query_head, row, key, key, true, stat, raw, dp);
-                if (non_finite(stat.y) && raw != 0.0) raw = stat.y;
-                s[i][f][e] = raw;
-                t[i][f][e] = dp;
-            }
-        }
+    EACH_SCORE {
+        uvec2 at = PLACE(e);
+        uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + at.x;
+        uint walked = first + (turn + f) * MATRIX_N + at.y;
+        uint row = OWNER_KEYS != 0 ? walked : own;
+        uint key = OWNER_KEYS != 0 ? own : walked;
+        vec3 stat = stats_data[stats + min(row, query_rows() - 1u)].xyz;
+        float raw = s[i][f][e], dp = t[i][f][e];
+        pair(batch, query_head, row, key, key, true, stat, raw, dp);
+        if (non_finite(stat.y) && raw != 0.0) raw = stat.y;
+        s[i][f][e] = raw;
+        t[i][f][e] = dp;
     }
 }
 
@@ -252,12 +258,10 @@ void store_pulls(uint query_head, uint first) {
     uint rows = FRAGMENTS(pc.queries);
     uint at = (batch * gl_NumWorkGroups.y * GROUP + query_head) * FRAGMENTS(pc.keys);
     at = (at + (first_own + subgroup * OWN_EACH) / MATRIX_M) * rows + first / MATRIX_N + turn;
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < TURN; ++f) {
+    EACH_FRAGMENT {
 #define PAIR(e) PACKED(pulls[i][f][e], pulls[i][f][e + 1])
-            stored_data[(at + i * rows + f) * FRAGMENT + lane] = uvec4(PAIR(0), PAIR(2), PAIR(4), PAIR(6));
+        stored_data[(at + i * rows + f) * FRAGMENT + lane] = uvec4(PAIR(0), PAIR(2), PAIR(4), PAIR(6));
 #undef PAIR
-        }
     }
 }
 #endif
@@ -318,18 +322,10 @@ void work(uint query_head, uint stats, uint first, bool some_hidden) {
         MULTIPLY(own_b, BF, B_START, B_STRIDE, t)
         if (some_hidden || HAS_SCORE_MOD || on(DROPOUT)) weigh_each(first, query_head, stats);
         else weigh_all();
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < TURN; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) pulls[i][f][e] = float16_t(ROUNDED(t[i][f][e]));
-            }
-        }
+        EACH_SCORE pulls[i][f][e] = float16_t(ROUNDED(t[i][f][e]));
 #if OWNER_KEYS
         if (STORES != 0) store_pulls(query_head, first);
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < TURN; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) weights[i][f][e] = float16_t(ROUNDED(s[i][f][e]));
-            }
-        }
+        EACH_SCORE weights[i][f][e] = float16_t(ROUNDED(s[i][f][e]));
 #endif
         GATHER(pulls, AF, 0u, A_STRIDE, sum_a)
 #if OWNER_KEYS

@@ -16,8 +16,8 @@
 // 4-vectors from shared memory, in chunks of DC columns and of TX JC walked rows. Chunk rows are an odd number of
 // 4-vectors long, so that consecutive rows start in different banks.
 //
-// The including shader defines OWNER_KEYS, THREADS, TX, TM, KT, CV, DC and JC (KT a multiple of it). HEAD_DIM, and with
-// OWNER_KEYS also VALUE_DIM, is at most 4 TX CV. OWN and WALK are multiples of 8.
+// The including shader defines OWNER_KEYS, THREADS, TX, TM, KT, CV, DC and JC. HEAD_DIM, and with OWNER_KEYS also VALUE_DIM,
+// is at most 4 TX CV.
 
 #extension GL_EXT_control_flow_attributes : require
 
@@ -41,6 +41,15 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 // A sum of weights may differ from 1 by this much, times the log-sum-exp's size, and be due to rounding: 2^-20. On an H200,
 // whose kernels add up scores in different orders, 2^-21 left a row with a log-sum-exp of 33 as it was.
 #define MOST_ROUNDING 9.5367431640625e-7
+
+// What may not stand together: tests/test_shader_macros.py.
+#if THREADS % (2 * TX) || KT % JC
+#error "TX divides THREADS, an even number of times, and JC divides KT"
+#elif TX % 4 || DC % 4
+#error "TX and DC are whole vectors of four"
+#elif OWN % 8 || WALK % 8
+#error "tiles of owned and of walked rows are whole eights"
+#endif
 
 #if OWNER_KEYS
 #define OWNED key_rows()

@@ -21,7 +21,7 @@
 #ifndef GRILLY_FLASH_BACKWARD_GLSL
 #define GRILLY_FLASH_BACKWARD_GLSL
 
-#include "elements.glsl"
+#include "attention/access.glsl"
 
 layout(constant_id = 0) const int HEAD_DIM = 64;
 layout(constant_id = 1) const int VALUE_DIM = 64;
@@ -47,14 +47,6 @@ layout(push_constant, std430) uniform Push {
 
 #ifndef STATS_ACCESS
 #define STATS_ACCESS readonly
-#endif
-
-#if ALIGN == 8
-#define IO_ELEMENT uvec4
-#elif ALIGN == 4
-#define IO_ELEMENT IO_VECTOR
-#else
-#define IO_ELEMENT IO_SCALAR
 #endif
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Queries { IO_ELEMENT q_data[]; };
@@ -92,7 +84,6 @@ float factor = 1.0;
 
 #if ALIGN == 8
 // The shader unpacks q, k, v and g itself, and packs by its pack_pair. Eight elements of a result at a time.
-#define GRILLY_LOADS(NAME, DATA)
 #define GRILLY_RESULT(NAME, BINDING) \
     layout(set = 0, binding = BINDING, std430) buffer Narrow_##NAME { uvec4 NAME##_narrow[]; }; \
     layout(set = 0, binding = BINDING, std430) buffer Wide_##NAME { vec4 NAME##_wide[]; }; \
@@ -107,8 +98,6 @@ float factor = 1.0;
         } \
     }
 #elif ALIGN == 4
-#define GRILLY_LOADS(NAME, DATA) \
-    vec4 load_##NAME##4(uint element, int count) { return count > 0 ? IO_LOAD4(DATA[element >> 2]) : vec4(0.0); }
 // A result that WIDE makes float32 is declared twice on one binding; only one declaration is ever used.
 #define GRILLY_RESULT(NAME, BINDING) \
     layout(set = 0, binding = BINDING, std430) buffer Narrow_##NAME { IO_VECTOR NAME##_narrow[]; }; \
@@ -119,15 +108,6 @@ float factor = 1.0;
         else NAME##_wide[element >> 2] = (adds ? NAME##_wide[element >> 2] + value : value) * factor; \
     }
 #else
-#define GRILLY_LOADS(NAME, DATA) \
-    vec4 load_##NAME##4(uint element, int count) { \
-        vec4 value = vec4(0.0); \
-        if (count > 0) value.x = IO_LOAD(DATA[element]); \
-        if (count > 1) value.y = IO_LOAD(DATA[element + 1u]); \
-        if (count > 2) value.z = IO_LOAD(DATA[element + 2u]); \
-        if (count > 3) value.w = IO_LOAD(DATA[element + 3u]); \
-        return value; \
-    }
 #define GRILLY_RESULT(NAME, BINDING) \
     layout(set = 0, binding = BINDING, std430) buffer Narrow_##NAME { IO_SCALAR NAME##_narrow[]; }; \
     layout(set = 0, binding = BINDING, std430) buffer Wide_##NAME { float NAME##_wide[]; }; \

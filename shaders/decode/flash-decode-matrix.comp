@@ -23,10 +23,17 @@
 //                        columns goes to another matrix
 //         deep           the invocations of a column share its rows: words of k, keys of v
 // Accumulation: float32, exponentials of base 2.
-// Defines: DIM and VDIM, head dimensions rounded up to 64 or 128; CHUNKS, matrices' depths of keys in a trip; EXTRAS, where
+// Defines: DIM and VDIM, head dimensions rounded up; CHUNKS, matrices' depths of keys in a trip; EXTRAS, where
 //     masks, causality and the options but for dropout are offered.
 // Preconditions: offsets, strides and dimensions of q, k and v are multiples of 8; HEAD_DIM <= DIM, VALUE_DIM <= VDIM;
 //     ROWS is at most 16, with EXTRAS 16 for each subgroup.
+
+// What may not stand together: tests/test_shader_macros.py.
+#if DIM != 64 && DIM != 128 || VDIM != 64 && VDIM != 128
+#error "DIM and VDIM are 64 or 128"
+#elif defined(FUNCTIONS) && !defined(EXTRAS)
+#error "FUNCTIONS stands beside EXTRAS"
+#endif
 
 #ifdef EXTRAS
 #define WITHOUT_TILES

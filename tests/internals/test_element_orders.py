@@ -1,7 +1,7 @@
 """The matrix kernels in the element orders and shapes of NVIDIA, AMD and Intel, on any device: their own source with
 matrices made of arrays.
 
-No matrix units take part. What is tested is that the source is right for the orders that form-quads.glsl and
+No matrix units take part. What is tested is that the source is right for the orders that quads.glsl and
 form-transposed.glsl (shaders/attention/matrix) state, that the form without an order is right for any order and for a
 shape that is no square, and that the self-check finds out where a driver has an order that its kernel does not expect.
 """
@@ -39,8 +39,6 @@ ROOT = Path(__file__).parents[2]
 SOURCE = """\
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#define HOLDS_WORDS
-#include "attention.glsl"
 #include "matrix/flash.glsl"
 """
 FAMILY = """\
@@ -89,15 +87,14 @@ keys_per_trip = 0.02
 """
 SHARED = {
     "MATRIX": 1, "MATRIX_ELEMENTS": 1, "ALIGN": 8, "MATRIX_M": 16, "MATRIX_N": 16, "MATRIX_K": 16, "SUBGROUP": 32,
-    "SUBGROUPS": 1, "RF": 2, "KEYS": 32, "DIM": 32, "VDIM": 32, "Q_SHARED": 1, "SUM_COLUMNS": 0, "SPLIT_LOOPS": 0,
-    "RAISE_WHILE": 0, "A_ELEMENTS": 8,
+    "SUBGROUPS": 1, "RF": 2, "KEYS": 32, "DIM": 32, "VDIM": 32, "Q_SHARED": 1, "A_ELEMENTS": 8,
 }  # fmt: skip
-AMD = SHARED | {"TRANSPOSED": 1}
+AMD = SHARED | {"ORDER": 3}
 IN_SEQUENCE, IN_TURNS, QUADS, SCRAMBLED = ({"EMULATED": number} for number in (1, 2, 3, 4))  # emulated-matrices.glsl
 WHOLE_FACTORS = {"A_ELEMENTS": 16, "B_ELEMENTS": 16}
 HALF_FACTORS = {"A_ELEMENTS": 8, "B_ELEMENTS": 8}
 #: The schedule without options, with sinks and each sample's own rows and keys.
-ENDS = SHARED | QUADS | {"EXTRAS": 1, "ENDS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "RAISE_WHILE": 1}
+ENDS = SHARED | QUADS | {"OPTIONS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "RAISE_WHILE": 1}
 #: Kernels by name, and whether they are right for the order that they are given.
 KERNELS = {
     "rdna3": (AMD | IN_TURNS | WHOLE_FACTORS, True),
@@ -120,29 +117,29 @@ KERNELS = {
                           "RF": 1, "WHOLE_ROWS": 1}, True
     ),
     "quads-tiles": (
-        SHARED | QUADS | {"EXTRAS": 1, "TILED": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "BUFFERS": 2,
+        SHARED | QUADS | {"OPTIONS": 3, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "BUFFERS": 2,
                           "RAISE_WHILE": 1, "RETRY": 1, "STEPS": 1}, True
     ),
     "quads-tiles-16": (
-        SHARED | QUADS | {"EXTRAS": 1, "TILED": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "RF": 1,
+        SHARED | QUADS | {"OPTIONS": 3, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "RF": 1,
                           "RAISE_WHILE": 1}, True
     ),
     "quads-ends": (ENDS | {"BUFFERS": 4, "CHUNK": 16, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True),
     "quads-ends-retry": (ENDS | {"BUFFERS": 3, "RETRY": 1, "STEPS": 1}, True),
     "quads-ends-turns": (ENDS | {"RETRY": 1, "STEPS": 1, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True),
-    "quads-computed": (ENDS | {"COMPUTED": 1, "RETRY": 1, "STEPS": 1, "WHOLE_ROWS": 1}, True),
+    "quads-computed": (ENDS | {"OPTIONS": 2, "RETRY": 1, "STEPS": 1, "WHOLE_ROWS": 1}, True),
     "quads-functions": (
-        SHARED | QUADS | {"EXTRAS": 1, "FUNCTIONS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64,
+        SHARED | QUADS | {"OPTIONS": 4, "FUNCTIONS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64,
                           "CHUNK": 32, "BUFFERS": 2, "SPLIT_LOOPS": 1}, True
     ),
-    "rdna4-functions": (AMD | IN_SEQUENCE | HALF_FACTORS | {"EXTRAS": 1, "FUNCTIONS": 1, "RF": 1}, True),
+    "rdna4-functions": (AMD | IN_SEQUENCE | HALF_FACTORS | {"OPTIONS": 4, "FUNCTIONS": 1, "RF": 1}, True),
     "any-8x16": (
         SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 2}, True
     ),
 }  # fmt: skip
 #: Kernels with options, and what is on when they are tried: one program each, as these take the longest to compile.
 #: Heads of 129 to 256 columns: tiles of fewer keys than a subgroup has invocations, and part of q in shared memory.
-WIDE = {"EXTRAS": 1, "KEYS": 16, "RF": 1, "DIM": 256, "VDIM": 256}
+WIDE = {"OPTIONS": 4, "KEYS": 16, "RF": 1, "DIM": 256, "VDIM": 256}
 WITH_OPTIONS = {
     "quads-wide": (
         SHARED | QUADS | WIDE | {"ORDER": 1, "B_ELEMENTS": 9, "BUFFERS": 2, "Q_SHARED": 5},
@@ -157,7 +154,7 @@ WITH_OPTIONS = {
 }  # fmt: skip
 #: What is added to scores by the kernel that reads it in pairs or fours, and how it is read then (``added.features``).
 ADDED_TO = SHARED | QUADS | {
-    "EXTRAS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "CHUNK": 32, "BUFFERS": 2, "RAISE_WHILE": 1,
+    "OPTIONS": 4, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "CHUNK": 32, "BUFFERS": 2, "RAISE_WHILE": 1,
     "SPLIT_LOOPS": 1, "DRAWN_TOGETHER": 4, "APART": 1,
 }  # fmt: skip
 ADDED = {
@@ -196,9 +193,8 @@ def family_of(defines):
     """The data file of a kernel."""
     if "FUNCTIONS" in defines:
         return "emulated-functions"
-    if "ENDS" in defines:
-        return "emulated-computed" if "COMPUTED" in defines else "emulated-ends"
-    return "emulated-tiles" if "TILED" in defines else "emulated-options" if "EXTRAS" in defines else "emulated"
+    by_options = ("emulated", "emulated-ends", "emulated-computed", "emulated-tiles", "emulated-options")
+    return by_options[defines.get("OPTIONS", 0)]
 
 
 FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}

@@ -233,11 +233,11 @@ tile = {{ rows = {rows}, keys = {keys}, mask_bits = 1 }}
 keys_per_trip = 0.02
 """
 SHARED = {
-    "MATRIX": 1, "MATRIX_ELEMENTS": 1, "ALIGN": 8, "MATRIX_M": 8, "MATRIX_K": 16, "DIM": 32, "VDIM": 32, "KEYS": 32,
+    "MATRIX": 1, "MATRIX_ELEMENTS": 1, "ALIGN": 8, "DIM": 32, "VDIM": 32, "KEYS": 32,
     "B_ELEMENTS": 16, "Q_SHARED": 1, "HELD_OPTIONS": 99,
 }  # fmt: skip
-EIGHT = SHARED | {"MATRIX_N": 8, "SUBGROUP": 8, "A_ELEMENTS": 16, "LOCKSTEP": 1}
-SIXTEEN = SHARED | {"MATRIX_N": 16, "SUBGROUP": 16, "A_ELEMENTS": 8}
+EIGHT = SHARED | {"SUBGROUP": 8, "A_ELEMENTS": 16, "LOCKSTEP": 1}
+SIXTEEN = SHARED | {"SUBGROUP": 16, "A_ELEMENTS": 8}
 #: Kernels by name, and whether they are right for the order that they are given.
 KERNELS = {
     "eight": (EIGHT | {"TEAMS": 2, "TEAM_SIZE": 2, "SPLITS": 2}, True),
@@ -471,6 +471,7 @@ def test_the_order_of_nvidia(vulkan_backend, linear_manifest, rows, monkeypatch)
 WIDE = ("attention/flash-attention-wide", "decode/flash-decode-wide")
 WIDE_CHANGES = {
     "attention/matrix/factors.glsl": [
+        (r"(?m)^#extension GL_KHR_cooperative_matrix.*\n", "", 1),
         (r"(?m)^#define FACTOR_A coopmat.*$", "#define FACTOR_A float16_t[256]", 1),
         (r"(?m)^#define FACTOR_B coopmat.*$", "#define FACTOR_B float16_t[257]", 1),
         (r"(?m)^#define SUMS coopmat.*$", "#define SUMS float[8]", 1),
@@ -478,7 +479,6 @@ WIDE_CHANGES = {
         (r"gl_CooperativeMatrixLayoutColumnMajor", "1", 1),
     ],
     "attention/matrix/wide.glsl": [
-        (r"(?m)^#extension GL_KHR_cooperative_matrix.*\n", "", 1),
         (r"\bSUMS\(([^()]*)\)", r"filled_sums(\1)", 3),
         (r"(?m)^(shared uvec4 tile\[.*)$", r'\1\n#include "emulated-wide.glsl"', 1),
         (r"\bgl_SubgroupInvocationID\b", "(gl_LocalInvocationIndex % 32u)", 1),

@@ -14,37 +14,21 @@ float near_zero(float x, float cap) {
 #define NEARER_FIFTH 0.12841434
 void cap_scores(float factor) {
     float cap = x_cap / LOG2_E, inverse = factor / cap, most = 0.0;
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) most = max(most, abs(s_frag[i][f][e]));
-        }
-    }
+    EACH_SCORE most = max(most, abs(s_frag[i][f][e]));
     most *= inverse;
     if (subgroupAll(most <= (inverse > 1e-6 ? NEARER_ZERO : 0.0))) {  // not so with NaN
         float square = inverse * inverse, cubic = NEARER_THIRD * factor * square, fifth = NEARER_FIFTH * factor * square * square;
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                    float z = s_frag[i][f][e] * s_frag[i][f][e];
-                    s_frag[i][f][e] *= fma(fma(fifth, z, cubic), z, factor);
-                }
-            }
+        EACH_SCORE {
+            float z = s_frag[i][f][e] * s_frag[i][f][e];
+            s_frag[i][f][e] *= fma(fma(fifth, z, cubic), z, factor);
         }
     } else if (subgroupAll(most <= NEAR_ZERO)) {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = near_zero(s_frag[i][f][e] * inverse, cap);
-            }
-        }
+        EACH_SCORE s_frag[i][f][e] = near_zero(s_frag[i][f][e] * inverse, cap);
     } else {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                    float x = s_frag[i][f][e] * inverse;
-                    float far = fma(-2.0 * cap, 1.0 / (exp2(2.0 * LOG2_E * x) + 1.0), cap);
-                    s_frag[i][f][e] = mix(far, near_zero(x, cap), abs(x) <= NEAR_ZERO);
-                }
-            }
+        EACH_SCORE {
+            float x = s_frag[i][f][e] * inverse;
+            float far = fma(-2.0 * cap, 1.0 / (exp2(2.0 * LOG2_E * x) + 1.0), cap);
+            s_frag[i][f][e] = mix(far, near_zero(x, cap), abs(x) <= NEAR_ZERO);
         }
     }
 }

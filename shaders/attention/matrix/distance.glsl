@@ -51,11 +51,9 @@ void lean(int side) {
     if (!leans()) return;
     float next = side == 0 ? 0.0 : side < 0 ? level_left : level_right;
     if (next == level) return;
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
-            float rows = on(ALIBI) ? -float(subgroup * ROWS_EACH + i * MATRIX_M + ROW_HELD(r)) : 1.0;
-            top[i][r] = fma(level - next, rows, top[i][r]);
-        }
+    EACH_SLOT {
+        float rows = on(ALIBI) ? -float(subgroup * ROWS_EACH + i * MATRIX_M + ROW_HELD(r)) : 1.0;
+        top[i][r] = fma(level - next, rows, top[i][r]);
     }
     level = next;
     FIND_LEAN_WITHIN
@@ -64,12 +62,8 @@ void lean(int side) {
 // The scores of a chunk of a clear tile before the products.
 void lean_scores(uint first_key) {
     float each = level / SCORE_SCALE, from = each * float(int(first_key + PLACE_COLUMN(0u)) - int(first_row) - BASE_SHIFT);
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                s_frag[i][f][e] = fma(each, float(f * MATRIX_N + COLUMN_AFTER(e)), from);
-            }
-        }
+    EACH_SCORE {
+        s_frag[i][f][e] = fma(each, float(f * MATRIX_N + COLUMN_AFTER(e)), from);
     }
 }
 // Multiplies scores by a factor and adds what depends on the distance. Most tiles lie far from the diagonal: there
@@ -93,11 +87,7 @@ void add_by_distance(uint first_key, float factor) {
             [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] += by_bucket(nearest + int(n / 2u * 8u + n % 2u), reach);
         }
     }
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                s_frag[i][f][e] = fma(s_frag[i][f][e], factor, near[DISTANCE_OF(i, f, e) * 2u + e % 2u]);
-            }
-        }
+    EACH_SCORE {
+        s_frag[i][f][e] = fma(s_frag[i][f][e], factor, near[DISTANCE_OF(i, f, e) * 2u + e % 2u]);
     }
 }

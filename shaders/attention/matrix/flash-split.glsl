@@ -15,12 +15,7 @@
 //   where scores might pass 2^20: a product's error beside the largest is then no longer small beside 1, and a score's own
 //   rounding is as large as a weight's exponent
 //   where four neighbours of v are below 2^-14 of the tile's largest number, and not zeros: they would keep too few bits
-//
-// More defines: GROUP_K, GROUP_V   fragments of scores and of the output that are summed side by side, divisors of KF and VF
 #extension GL_KHR_shader_subgroup_arithmetic : require
-#if Q_SHARED || SUM_COLUMNS
-#error "SPLIT is for q in registers and sums in float32"
-#endif
 
 #define SCORE_SCALE tile_scale
 #define INFINITE 0x7f800000u
@@ -217,7 +212,7 @@ void multiply_scores(uint chunk) {
 
 FACTOR_B value_factor(uint start, uint f, uint c);
 
-#ifdef ORDER
+#if ORDER
 void make_weights(float factor, out FACTOR_A p[RF][PF], out FACTOR_A p_low[RF][PF]) {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         float part[SLOTS];

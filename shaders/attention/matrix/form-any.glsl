@@ -1,8 +1,6 @@
 // No element order: nothing is assumed of which elements an invocation holds. The row maximum is exchanged and weights change
 // their role through shared memory, the row sum is a product with ones, so statistics are matrices, all columns equal.
 
-#include "rows.glsl"
-
 // Where the elements that this invocation holds lie: a matrix of their numbers, loaded when it must be known.
 #define FIND_PLACES SUMS place; coopMatLoad(place, tile, IOTA_START, MATRIX_N / 4, ROW_MAJOR);
 #define PLACE_ROW(e) (uint(place[e]) / MATRIX_N)

@@ -10,5 +10,3 @@
 #define SPREAD_FROM 1u
 // Of a mask made bits in this order (attention-mask-lanes.comp): the bit of element e of the nth fragment of a unit.
 #define MASK_BIT(n, e) ((n) * 8u + (e))
-
-#include "ordered-rows.glsl"

@@ -53,5 +53,3 @@ uint held_at(uint row);  // which of a fragment's keys lies in a row of shared m
 #define GATHER_EIGHT(i, c) \
     vec4 low = vec4(o_frag[i][c][0], o_frag[i][c][1], o_frag[i][c][2], o_frag[i][c][3]) * share; \
     vec4 high = vec4(o_frag[i][c][4], o_frag[i][c][5], o_frag[i][c][6], o_frag[i][c][7]) * share;
-
-#include "ordered.glsl"

@@ -9,43 +9,27 @@
 void apply_score_function(uint first_key) {
     float factor = SCORE_SCALE * LN_2, least = MASK_FLOOR / LOG2_E, lowest = 0.0;
     FIND_PLACES
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float score = function_score(s_frag[i][f][e] * factor, ELEMENT_ROW(i, e), ELEMENT_KEY(first_key, f, e));
-                lowest = min(lowest, score);
-                s_frag[i][f][e] = score;
-            }
-        }
+    EACH_SCORE {
+        float score = function_score(s_frag[i][f][e] * factor, ELEMENT_ROW(i, e), ELEMENT_KEY(first_key, f, e));
+        lowest = min(lowest, score);
+        s_frag[i][f][e] = score;
     }
     if (subgroupAny(!(lowest >= least))) {
         float never = minus_infinity();
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                    float score = s_frag[i][f][e];
-                    s_frag[i][f][e] = mix(score, max(score, least), score > never);
-                }
-            }
+        EACH_SCORE {
+            float score = s_frag[i][f][e];
+            s_frag[i][f][e] = mix(score, max(score, least), score > never);
         }
     }
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] *= LOG2_E;
-        }
-    }
+    EACH_SCORE s_frag[i][f][e] *= LOG2_E;
 }
 
 // Minus infinity for hidden keys, whatever their scores were.
 void apply_mask_function(uint first_key) {
     float never = minus_infinity();
     FIND_PLACES
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                bool seen = function_sees(ELEMENT_ROW(i, e), ELEMENT_KEY(first_key, f, e));
-                s_frag[i][f][e] = mix(never, s_frag[i][f][e], seen);
-            }
-        }
+    EACH_SCORE {
+        bool seen = function_sees(ELEMENT_ROW(i, e), ELEMENT_KEY(first_key, f, e));
+        s_frag[i][f][e] = mix(never, s_frag[i][f][e], seen);
     }
 }

@@ -55,24 +55,16 @@ bool element_is_visible(uint first_key, uint chunk, uint i, uint f, uint e) {
 // If the product of a hidden key is not finite the weight is NaN: with RETRY the chunk is done again, else the output shows it.
 void begin_seen_scores(uint first_key, uint chunk, bool masked) {
     float never = minus_infinity();
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                s_frag[i][f][e] = !masked || element_is_visible(first_key, chunk, i, f, e) ? 0.0 : never;
-            }
-        }
+    EACH_SCORE {
+        s_frag[i][f][e] = !masked || element_is_visible(first_key, chunk, i, f, e) ? 0.0 : never;
     }
 }
 
 // The same after the products, whatever these are.
 void apply_mask_mod(uint first_key, uint chunk) {
     float never = minus_infinity();
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                s_frag[i][f][e] = element_is_visible(first_key, chunk, i, f, e) ? s_frag[i][f][e] : never;
-            }
-        }
+    EACH_SCORE {
+        s_frag[i][f][e] = element_is_visible(first_key, chunk, i, f, e) ? s_frag[i][f][e] : never;
     }
 }
 

@@ -2,7 +2,7 @@
 // is one word of bits. What is read is under way before the products, what follows from indices is found after them.
 //
 // The including shader has `s`, scores of CHUNK keys (at most 32) in accumulators of ELEMENTS, my_row(), and team_row(), the
-// subgroup's first row. narrow-score-mod.glsl changes the scores.
+// subgroup's first row. score-mod.glsl changes the scores.
 
 #include "tiles-options.glsl"
 

@@ -15,7 +15,7 @@
 
 // For recompute.glsl.
 #define VISIBLE_KEYS(row) visible_keys(row, row)
-#ifdef TILED
+#if TILED
 #define FIND_SEEN(row, key) \
     bool seen = key < visible && mask_mod(row, key); \
     if (seen) seen = tile_class(batch, head, row / ROWS, key / KEYS) != TILE_EMPTY;

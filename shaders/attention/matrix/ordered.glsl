@@ -16,13 +16,13 @@
 #define COLUMN_HELD(r) LANE_COLUMN(lane)
 #define COLUMN_PAST(e) COLUMN_AFTER(e)
 
-#if defined(SCORE_MODS) || defined(TURN_SHARED)
+#if SCORE_MODS || TURN_SHARED
 // Scratch memory is needed beside a tile.
 #define SCRATCH_START Q_END
 #define SHARED_VECTORS (Q_END + SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
 #else
 // Fragments of q pass through the start before the first tile, rows of the output after the last one.
-#ifdef WHOLE_ROWS
+#if WHOLE_ROWS
 #define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(WHOLE_VECTORS, SCRATCH_VECTORS))
 #else
 #define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(PARTS * Q_VECTORS, SCRATCH_VECTORS))
@@ -31,19 +31,19 @@
 #endif
 
 // What the running maximum begins with: weights-retry.glsl.
-#if RETRY && !defined(COMPUTED)
+#if RETRY && !COMPUTED
 #define FIRST_TOP 0.0
 #else
 #define FIRST_TOP NEVER
 #endif
 float top[RF][SLOTS];  // running maximum of base-2 scores
-#if SUM_COLUMNS
-SUM_MATRIX sum[RF];  // running sum of weights, all columns equal
+#if SUM_ON_MATRIX
+SUMS sum[RF];  // running sum of weights, all columns equal
 #define CLEAR_STATISTICS(i) \
     [[unroll]] for (uint r = 0u; r < SLOTS; ++r) { \
         top[i][r] = FIRST_TOP; \
     } \
-    sum[i] = SUM_MATRIX(0.0);
+    sum[i] = SUMS(0.0);
 #else
 float sum[RF][SLOTS];  // this invocation's part of the running sum of weights
 #define CLEAR_STATISTICS(i) \
@@ -51,4 +51,24 @@ float sum[RF][SLOTS];  // this invocation's part of the running sum of weights
         top[i][r] = FIRST_TOP; \
         sum[i][r] = 0.0; \
     }
+#endif
+
+#if ORDER != 3
+// On its way to the lane that stores a row: every lane of the row holds its statistics, and lanes of one row write the same.
+#if SUM_ON_MATRIX
+#define FIND_WHOLE(i, r) float whole = sum[i][r * (ELEMENTS / SLOTS)];
+#else
+#define FIND_WHOLE(i, r) \
+    float whole = sum[i][r]; \
+    [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) whole += subgroupShuffleXor(whole, SPREAD_FROM << n);
+#endif
+#define GATHER_STATISTICS(i) \
+    [[unroll]] for (uint r = 0u; r < SLOTS; ++r) { \
+        FIND_WHOLE(i, r) \
+        tile[scratch + SLOT_ROW(lane, r)].xy = floatBitsToUint(vec2(top[i][r], whole)); \
+    } \
+    SYNC_SUBGROUP; \
+    row_top = uintBitsToFloat(tile[scratch + lane / parts].x); \
+    row_sum = uintBitsToFloat(tile[scratch + lane / parts].y); \
+    SYNC_SUBGROUP;
 #endif

@@ -1,7 +1,7 @@
 // What a row of a tile is: a query of one head or, where keys are shared out, of all PACKED_HEADS heads that share a key head,
 // those of a query beside each other. So few queries fill a tile, and what it reads of keys serves all of them.
 
-#ifdef SPLIT_KV
+#if SPLIT_KV
 layout(constant_id = 6) const uint PACKED_HEADS = 1u;  // `head` counts key heads where there are several
 
 #undef QUERIES

@@ -3,11 +3,12 @@
 #define SLOTS 2
 #define SLOT(e) ((e) >> 2)
 #define SLOT_FIRST(slot) (4u * (slot))
-#define SUM_SLOT(e) ((e) * SLOTS / SUM_ELEMENTS)
 #define SLOT_ROW(lane, slot) ((lane) / 4u + 8u * (slot))
 // Columns are keys' places. With FOURS the keys of a tile lie in the order that gives a lane four neighbours of a row instead of
 // two and two: key 4 c + 2 h + b of each 16 at place 2 c + 8 h + b (KEY_PLACE), and what is said of columns is of keys.
-#ifndef FOURS
+#if SCORE_MODS && !defined(FUNCTIONS)
+#define FOURS (uint(FEATURES / ADDED_FOURS) & 1u)
+#else
 #define FOURS 0u
 #endif
 #define LANE_COLUMN(lane) ((2u << FOURS) * ((lane) % 4u))

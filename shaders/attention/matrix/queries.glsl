@@ -1,11 +1,12 @@
-// The subgroup's rows of q as factors.
+// Factors: the subgroup's rows of q, and a fragment of k.
 
+#if !SPLIT
 // Where fragment d of row fragment i of q lies that stays in shared memory.
 uint shared_query(uint i, uint d) {
     return Q_START + (subgroup * ROWS_EACH + i * MATRIX_M) * Q_ROW + (d - (QF - Q_SHARED)) * (MATRIX_K / 8);
 }
 
-#ifdef WHOLE_ROWS
+#if WHOLE_ROWS
 // With a negative scale they change sign, so that the scale is never negative and a row's maximum stays its maximum when
 // scaled. All words are asked for before any is waited for, and those of a row fragment change places at once.
 void load_queries() {
@@ -63,3 +64,11 @@ void load_queries() {
     }
 }
 #endif
+#endif
+
+// A fragment of k.
+KEY_FACTOR key_factor(uint start, uint f, uint d) {
+    KEY_FACTOR k;
+    coopMatLoad(k, tile, start + f * MATRIX_N * K_STRIDE + d * (MATRIX_K / 8), K_STRIDE, KEY_LAYOUT);
+    return k;
+}

@@ -18,9 +18,7 @@ void find_lean_within() {
 }
 void begin_leaning_scores(uint first_key) {
     lean_fragment = level * float(int(first_key) - int(first_row) - BASE_SHIFT);
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] = lean_within;
-    }
+    EACH_FRAGMENT s_frag[i][f] = lean_within;
 }
 #define LEVEL_OF(i, r, f) (leaning ? fma(level, float((f) * MATRIX_N), lean_fragment) - top[i][r] : -top[i][r])
 
@@ -49,9 +47,7 @@ void note_sizes() {
 }
 bool sizes_exceed() {
     bool fit = true;
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) fit = fit && size[i][r] <= cap_reach;
-    }
+    EACH_SLOT fit = fit && size[i][r] <= cap_reach;
     return !fit;
 }
 #define FACTOR_OF(score) (capped ? fma(fma(cap_fifth, score * score, cap_third), score * score, factor) : factor)

@@ -130,14 +130,10 @@ void add_bias(float factor) {
         }
 #endif
     }
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float bias = more[(i * KF + f) * ELEMENTS + e];
-                float modified = fma(s_frag[i][f][e], factor, FLOORED(bias, least));
-                s_frag[i][f][e] = mix(bias, modified, bias > never);
-            }
-        }
+    EACH_SCORE {
+        float bias = more[(i * KF + f) * ELEMENTS + e];
+        float modified = fma(s_frag[i][f][e], factor, FLOORED(bias, least));
+        s_frag[i][f][e] = mix(bias, modified, bias > never);
     }
 }
 
@@ -145,15 +141,11 @@ void add_bias(float factor) {
 // NaN. Not a selection of `least`, which NVIDIA's driver makes a maximum, and that is not NaN.
 void add_mask(float factor) {
     float least = LEAST_ADDED;
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                uint n = (i * KF + f) * ELEMENTS + e;
-                float bias = uintBitsToFloat(held_mask[n / 2u][n % 2u]);
-                float modified = fma(s_frag[i][f][e], factor, max(bias, least));
-                s_frag[i][f][e] = mix(bias, modified, bias >= MASK_FLOOR);
-            }
-        }
+    EACH_SCORE {
+        uint n = (i * KF + f) * ELEMENTS + e;
+        float bias = uintBitsToFloat(held_mask[n / 2u][n % 2u]);
+        float modified = fma(s_frag[i][f][e], factor, max(bias, least));
+        s_frag[i][f][e] = mix(bias, modified, bias >= MASK_FLOOR);
     }
 }
 

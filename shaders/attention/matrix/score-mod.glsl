@@ -19,21 +19,13 @@ bool leans_as_whole(uint first_key) { return false; }
 void cap_scores() {
     float turn = 2.0 * LOG2_E / x_cap, inverse = 1.0 / x_cap;
     if (x_cap <= SMALL_CAP) {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = softly_capped(s_frag[i][f][e], turn);
-            }
-        }
+        EACH_SCORE s_frag[i][f][e] = softly_capped(s_frag[i][f][e], turn);
     } else {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = x_cap * bounded_tanh(s_frag[i][f][e] * inverse);
-            }
-        }
+        EACH_SCORE s_frag[i][f][e] = x_cap * bounded_tanh(s_frag[i][f][e] * inverse);
     }
 }
 
-#ifdef ORDER
+#if ORDER
 // All of a chunk's numbers are under way at once. They are floats first, not elements of matrices: the build tool does not
 // unroll loops that hold conditions, and matrices that the driver finds in loops end in memory.
 void add_biases(uint first_key) {
@@ -43,12 +35,8 @@ void add_biases(uint first_key) {
         uint key = first_key + n / ELEMENTS % KF * MATRIX_N + PLACE_COLUMN(e);
         more[n] = added(min(row, QUERIES - 1u), min(key, end - 1u));
     }
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                s_frag[i][f][e] = with_added(s_frag[i][f][e], more[(i * KF + f) * ELEMENTS + e]);
-            }
-        }
+    EACH_SCORE {
+        s_frag[i][f][e] = with_added(s_frag[i][f][e], more[(i * KF + f) * ELEMENTS + e]);
     }
 }
 #else
@@ -65,11 +53,9 @@ void add_biases(uint first_key) {
         SUMS more;
         coopMatLoad(more, tile, MY_SCRATCH, MATRIX_N / 4, ROW_MAJOR);
         // A matrix's registers must be known when compiling: one branch each.
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                if (n == i * KF + f) {
-                    [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = with_added(s_frag[i][f][e], more[e]);
-                }
+        EACH_FRAGMENT {
+            if (n == i * KF + f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = with_added(s_frag[i][f][e], more[e]);
             }
         }
     }
@@ -81,9 +67,7 @@ void apply_score_mod(uint first_key) {
     if (on(SCORE_FUNCTION)) apply_score_function(first_key);
     else
 #endif
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] *= SCORE_SCALE;
-    }
+    EACH_FRAGMENT s_frag[i][f] *= SCORE_SCALE;
     if (on(SOFT_CAP)) cap_scores();
     if (on(ALIBI)) {
         FIND_PLACES

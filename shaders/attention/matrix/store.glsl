@@ -26,7 +26,7 @@ void store_rows() {
     }
 }
 
-#ifdef WHOLE_ROWS
+#if WHOLE_ROWS
 // The same where nothing is merged: a lane knows the rows of what it holds, so the numbers are divided and rounded where they
 // are, and whole rows of a fragment change places at once.
 void store_whole_rows() {

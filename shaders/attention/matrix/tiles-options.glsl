@@ -39,7 +39,7 @@ uint find_tile(uint first_key) {
     return first_key;
 }
 
-#ifdef APART
+#if APART
 // Whether another dispatch makes the workgroup's rows (MIXED_APART). All subgroups find the same.
 bool is_apart() {
     if (!on(MIXED_APART)) return false;

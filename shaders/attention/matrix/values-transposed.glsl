@@ -46,7 +46,7 @@ FACTOR_A value_factor(uint start, uint f, uint c) {
 // The weights of an accumulator, by pairs, as a factor.
 FACTOR_B weight_factor(uint pairs[ELEMENTS / 2]) {
     FACTOR_B p;
-#ifdef TURN_SHARED
+#if TURN_SHARED
     uint scratch = SCRATCH_START + subgroup * SCRATCH_VECTORS;
     tile[scratch + lane % MATRIX_N * Q_STRIDE + lane / MATRIX_N] = uvec4(pairs[0], pairs[1], pairs[2], pairs[3]);
     SYNC_SUBGROUP;

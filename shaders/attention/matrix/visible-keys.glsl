@@ -31,22 +31,18 @@ void read_places() {
     if (MASK_IS_BITS) {
         uint head_bits = parameter(MASK_BITS) + batch * parameter(MASK_BITS_BATCH) + head * parameter(MASK_BITS_HEAD);
         FIND_PLACES
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                uint row = min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
-                bit_rows[i][r] = head_bits + row * parameter(MASK_BITS_ROW);
-            }
+        EACH_HELD_ROW {
+            uint row = min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
+            bit_rows[i][r] = head_bits + row * parameter(MASK_BITS_ROW);
         }
     }
     if (on(BLOCKS)) {
         block_columns = parameter(BLOCK_KV);
         uint map = 4u * parameter(BLOCK_MAP) + x_batch * parameter(BLOCK_BATCH) + x_head * parameter(BLOCK_HEAD);
         FIND_PLACES
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                uint row = x_first_row + min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
-                block_rows[i][r] = map + row / parameter(BLOCK_Q) * parameter(BLOCK_ROW);
-            }
+        EACH_HELD_ROW {
+            uint row = x_first_row + min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
+            block_rows[i][r] = map + row / parameter(BLOCK_Q) * parameter(BLOCK_ROW);
         }
     }
 }
@@ -130,11 +126,9 @@ uint range_bits(uint row, uint first_key) {
 void fetch_mask(uint first_key) {
     [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
         uint key = first_key + w * SPAN, column = min(key, end - 1u) / 32u;
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                mask_keys[i][r][w] = tiles_data[bit_rows[i][r] + column];
-                if (SPAN < 32) mask_keys[i][r][w] >>= key % 32u;
-            }
+        EACH_HELD_ROW {
+            mask_keys[i][r][w] = tiles_data[bit_rows[i][r] + column];
+            if (SPAN < 32) mask_keys[i][r][w] >>= key % 32u;
         }
     }
 }
@@ -154,18 +148,16 @@ bool find_seen(uint first_key, bool read) {
     [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
         uint column = 0u;
         if (by_words) column = (x_first_key + min(first_key + w * SPAN, end - 1u)) / block_columns;
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                uint bits;
-                if (by_words) {
-                    uint at = block_rows[i][r] + column;
-                    bits = (extra_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u ? 0xffffffffu : 0u;
-                } else {
-                    bits = BITS(i * MATRIX_M + ROW_HELD(r), w);
-                }
-                seen_keys[i][r][w] = bits;
-                any_ |= bits;
+        EACH_HELD_ROW {
+            uint bits;
+            if (by_words) {
+                uint at = block_rows[i][r] + column;
+                bits = (extra_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u ? 0xffffffffu : 0u;
+            } else {
+                bits = BITS(i * MATRIX_M + ROW_HELD(r), w);
             }
+            seen_keys[i][r][w] = bits;
+            any_ |= bits;
         }
     }
     return subgroupAny(any_ != 0u) && seen;
@@ -176,13 +168,7 @@ bool find_seen(uint first_key, bool read) {
 #define SIXTEENTHS (KEYS / 16)
 #define DRAWN (ROWS_EACH * SIXTEENTHS)
 #define DRAWS ((DRAWN + SUBGROUP - 1) / SUBGROUP)
-#ifndef DRAWN_TOGETHER
-#define DRAWN_TOGETHER 1
-#endif
 #define DRAWN_AT_ONCE (DRAWS < DRAWN_TOGETHER ? DRAWS : DRAWN_TOGETHER)
-#if SPAN > 32 || SPAN < 8
-#error "the bits of sixteen keys are half a word, a word or two"
-#endif
 
 // Finds kept_keys of a tile. A generator's words are those of sixteen keys of the call, of which a dispatch may begin with any.
 void find_kept(uint first_key) {
@@ -226,13 +212,50 @@ void find_kept(uint first_key) {
     }
     SYNC_SUBGROUP;
     FIND_PLACES
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-            uint row = i * MATRIX_M + ROW_HELD(r);
-            [[unroll]] for (uint w = 0u; w < WORDS; ++w) kept_keys[i][r][w] = BITS(row, w);
-        }
+    EACH_HELD_ROW {
+        uint row = i * MATRIX_M + ROW_HELD(r);
+        [[unroll]] for (uint w = 0u; w < WORDS; ++w) kept_keys[i][r][w] = BITS(row, w);
     }
     SYNC_SUBGROUP;
 }
 // The bits of a row from the column of element e of a fragment on whose first key in the tile is `at`.
 #define ELEMENT_BITS(list, i, at, e) (list[i][HELD_ROW(e)][(at) / SPAN] >> (PLACE_COLUMN(e) + (at) % SPAN))
+
+#ifdef FUNCTIONS
+void apply_mask_function(uint first_key);  // function-mods.glsl
+#endif
+
+// Minus infinity for hidden keys, whatever their scores were, so that the weight is zero whatever the maximum.
+void apply_mask_mod(uint first_key, uint chunk, bool read) {
+    bool look = HAS_MASK_MOD && read, inside = is_inside(first_key);
+#ifdef FUNCTIONS
+    if (on(MASK_FUNCTION) && !LOOKS_UP && read) apply_mask_function(first_key + chunk);
+    look = look && (LOOKS_UP || MASK_IS_BITS);
+#endif
+    if (!look && inside) return;
+    float never = minus_infinity();
+    const uint words = (CHUNK + SPAN - 1) / SPAN;
+    uint bits[RF * HELD_ROWS * words];
+    FIND_PLACES
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+            [[unroll]] for (uint n = 0u; n < words; ++n) {
+                uint w = chunk / SPAN + n, all = 0xffffffffu;
+                if (MASK_IS_BITS && look) all = mask_keys[i][r][w];
+                if (LOOKS_UP && look) all &= seen_keys[i][r][w];
+                bits[(i * HELD_ROWS + r) * words + n] = all;
+            }
+        }
+    }
+    if (!inside) {
+        [[unroll]] for (uint n = 0u; n < RF * HELD_ROWS * words; ++n) {
+            uint row = MY_ROW + n / (HELD_ROWS * words) * MATRIX_M + ROW_HELD(n / words % HELD_ROWS);
+            bits[n] &= range_bits(row, first_key + (chunk / SPAN + n % words) * SPAN);
+        }
+    }
+    EACH_SCORE {
+        uint at = chunk % SPAN + f * MATRIX_N;
+        uint held = bits[(i * HELD_ROWS + HELD_ROW(e)) * words + at / SPAN] >> (COLUMN_HELD(HELD_ROW(e)) + at % SPAN);
+        s_frag[i][f][e] = (held & (1u << COLUMN_PAST(e))) == 0u ? never : s_frag[i][f][e];
+    }
+}

@@ -12,7 +12,7 @@ float part[RF][SLOTS];  // this invocation's part of the sum of the chunk's weig
 #define LEAST_FIRST 0.25
 float least_weight = LEAST_FIRST;  // of the next chunk: 0 after the first
 
-#ifdef COMPUTED
+#if COMPUTED
 // Of scores that lean, and that the soft-cap is still to change: score-mod-computed.glsl has FACTOR_OF and LEVEL_OF.
 void make_weights(float factor, bool leaning, bool capped) {
 #else
@@ -20,9 +20,7 @@ void make_weights(float factor, bool leaning, bool capped) {
 #define LEVEL_OF(i, r, f) -top[i][r]
 void make_weights(float factor) {
 #endif
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) part[i][r] = 0.0;
-    }
+    EACH_SLOT part[i][r] = 0.0;
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; e += 2u) {
@@ -42,7 +40,7 @@ bool weights_exceed() {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
             fit = fit && part[i][r] <= MOST_WEIGHT;
-#ifndef COMPUTED
+#if !COMPUTED
             fit = fit && part[i][r] >= least_weight;
 #endif
         }
@@ -52,15 +50,11 @@ bool weights_exceed() {
 
 // What was taken for it may be far above the first chunk's.
 void forget_maximum() {
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) top[i][r] = NEVER;
-    }
+    EACH_SLOT top[i][r] = NEVER;
 }
 
 void add_parts() {
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) sum[i][r] += part[i][r];
-    }
+    EACH_SLOT sum[i][r] += part[i][r];
 }
 
 void multiply_values(uint chunk) {

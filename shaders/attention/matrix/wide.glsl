@@ -19,15 +19,9 @@
 // Accumulation: float32, exponentials of base 2.
 // Defines: MATRIX_M, MATRIX_N, MATRIX_K, SUBGROUP; BANDS, PARTS, RF, KEYS, DIM, VDIM; Q_SHARED, fragments of a subgroup's part of
 //     q that lie in shared memory in place of registers; LOCKSTEP (subgroups.glsl); SPLITS.
-//     DIM is a multiple of PARTS MATRIX_K, VDIM of PARTS MATRIX_N, KEYS of MATRIX_N and of MATRIX_K; EACH is even.
 // Preconditions: offsets, strides and dimensions of q, k, v and o are multiples of 8; HEAD_DIM <= DIM, VALUE_DIM <= VDIM.
 
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#extension GL_EXT_control_flow_attributes : require
 
 #define EXTRAS
 #define WITHOUT_TILES
@@ -57,8 +51,20 @@ layout(constant_id = 14) const int VALUES_IN_KEYS = 0;
 #define EACH (KEYS / ROW_THREADS)
 #define KEY_THREADS (THREADS / KEYS)
 #define WORDS_EACH(words) (((words) + KEY_THREADS - 1) / KEY_THREADS)
-#if DIM % (PARTS * MATRIX_K) || VDIM % (PARTS * MATRIX_N) || KEYS % MATRIX_N || KEYS % MATRIX_K || EACH % 2 || ROW_THREADS > SUBGROUP || THREADS % KEYS
-#error "parts are whole fragments, tiles too, and a row's invocations have pairs of keys"
+
+// What may not stand together: tests/test_shader_macros.py.
+#if MATRIX_M * MATRIX_N != 8 * SUBGROUP || MATRIX_N % 8 || MATRIX_K % 8
+#error "an invocation holds eight elements of an accumulator, and rows are whole words of 16 bytes"
+#elif DIM % (PARTS * MATRIX_K) || VDIM % (PARTS * MATRIX_N)
+#error "a part of a row is whole fragments"
+#elif KEYS % MATRIX_N || KEYS % MATRIX_K
+#error "a tile is whole fragments of keys"
+#elif Q_SHARED > QF
+#error "Q_SHARED is at most the fragments of a part of a row of q"
+#elif THREADS % TILE_ROWS || THREADS % KEYS
+#error "as many invocations have a row of scores, or a key, as any other"
+#elif ROW_THREADS > SUBGROUP || (ROW_THREADS & (ROW_THREADS - 1)) || KEYS % (2 * ROW_THREADS)
+#error "a power of two of a subgroup's invocations share a row of scores, each with pairs of keys"
 #endif
 
 // Shared memory, in words of 16 bytes: a tile of k or v, rows an odd number of words long against bank conflicts; scores,
@@ -392,13 +398,7 @@ void store_rows() {
 #else
                 low *= share;
                 high *= share;
-                if (MERGE != 0 && keep != 0.0) {
-                    uvec4 old = o_data[(place + column) >> 3];
-                    low += keep * vec4(unpackFloat2x16(old.x), unpackFloat2x16(old.y));
-                    high += keep * vec4(unpackFloat2x16(old.z), unpackFloat2x16(old.w));
-                }
-                o_data[(place + column) >> 3] =
-                    uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw));
+                STORE_SIXTEEN_BITS(low, high)
 #endif
             }
         }

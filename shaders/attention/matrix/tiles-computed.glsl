@@ -1,10 +1,6 @@
-// The loop over tiles, where a rule changes scores: clear tiles, and mixed ones, which some row does not see or which lie beside the
+// The order of tiles where a rule changes scores (COMPUTED): clear tiles, and mixed ones, which some row does not see or which lie beside the
 // diagonal. With ALiBi first mixed tiles, then clear ones, from the diagonal to the left and from there to the right: so scores
 // become smaller from tile to tile, and weights hardly ever are too large (RETRY).
-
-#if !RETRY || BUFFERS == 4 || ORDER != 1
-#error "COMPUTED needs RETRY, NVIDIA's order, and a barrier at the end of a tile's first half"
-#endif
 
 // Keys of clear tiles: those before left_end, which distances change on their left side, and from right_from to clear.
 uint left_end, right_from, clear_tiles, mixed_tiles;
@@ -43,54 +39,3 @@ uint tile_after(uint first_key, uint left) {
 }
 // Whether the next of so many tiles is mixed, or to be done like these.
 bool is_mixed(uint left) { return left != 0u && (too_large || (leans() ? left > clear_tiles : left <= mixed_tiles)); }
-
-void main() {
-#include "loop-ends.glsl"
-    FIND_SCALE
-    begin_leaning();
-    begin_cap();
-    find_clear();
-
-    if (thread == 0u) poisoned = steep = 0u;
-    BEGIN_STEPS
-    uint first_key = first_tile(), left = clear_tiles + mixed_tiles;
-    if (left != 0u) {
-        fetch_keys(first_key);
-        FETCH_FIRST_VALUES(first_key)
-    }
-    load_queries();
-    CLEAR_SUMS
-    FILL_PLACES
-    barrier();  // q has been read from where k goes
-
-    bool mixed = left != 0u;  // the first tile is done like these
-    [[dont_unroll]] while (left != 0u) {
-        lean(0);
-        [[dont_unroll]] while (mixed) {
-            uint next_key = tile_after(first_key, left);
-            add_tile(first_key, next_key, true);
-            first_key = next_key;
-            --left;
-            too_large = on(SOFT_CAP) && (!CAPPED_LATE || steep != 0u);
-            mixed = is_mixed(left);
-        }
-        bool quick = left != 0u;
-        [[dont_unroll]] while (quick) {
-            uint next_key = tile_after(first_key, left);
-            lean(first_key < left_end ? -1 : 1);
-            add_tile(first_key, next_key, false);
-            first_key = next_key;
-            --left;
-            too_large = on(SOFT_CAP) && (!CAPPED_LATE || steep != 0u);
-            mixed = is_mixed(left);
-            quick = left != 0u && !mixed;
-        }
-    }
-    lean(0);
-    barrier();  // the last tile has been read from where rows are gathered
-    if (poisoned == 0u) {
-        STORE_ROWS
-    } else {
-        compute_rows();
-    }
-}
