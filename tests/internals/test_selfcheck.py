@@ -458,7 +458,7 @@ def test_a_kernel_deaf_to_a_constant_is_passed_over(vulkan_backend, registry_on,
 
 
 def test_a_wrong_product_is_passed_over(registry_on, tmp_path):
-    folder = borrowed(tmp_path, "linear", "linear-matrix.fake", constants={"HAS_BIAS": 99}, limits={})
+    folder = borrowed(tmp_path, "linear", "linear-matrix.fake", constants={"HAS_BIAS": 99, "FINISHED": 98}, limits={})
     registry = registry_on(folder)
     facts = {"align": 4, "rows": 99, "cols": 100, "outputs": 9900, "high": 0, "turned": 0}
     with pytest.warns(grilly.SelfCheckWarning, match="linear, .*: error"):
