@@ -147,6 +147,17 @@ def test_cases_override_and_extend_their_variant(repo):
     assert small["models"] == ["generic"]
 
 
+def test_numbers_follow_from_macros(repo):
+    edit(repo / "shaders/add.toml", "[65, 256]", '[65, "FACTOR * (16 + 2 * 8)"]')
+    edit(repo / "shaders/add.toml", "tile = { rows = 4 }\n", "")
+    rules = 'tile = { rows = "ceil(9 / FACTOR)" }\nkeys_per_trip = "2 / FACTOR"\n'
+    edit(repo / "shaders/add.toml", "rank = 1\n", f"rank = 1\n{rules}")
+    small, large = (case.settings for case in read_family(repo / "shaders/add.toml")[::2])
+    assert large["limits"]["head_dim"] == [65, 96]
+    assert (small["tile"], large["tile"]) == ({"rows": 5}, {"rows": 3})
+    assert (small["keys_per_trip"], large["keys_per_trip"]) == (1.0, 0.666)
+
+
 def test_a_matrix_shape_requires_what_each_dtype_needs(repo):
     edit(repo / "shaders/add.toml", '"float32", "float16"', '"float16", "bfloat16"')
     edit(repo / "shaders/add.toml", "requires = []", 'requires = ["subgroup-basic"]\nmatrix = "8x8x8"')
@@ -180,6 +191,12 @@ def test_a_case_without_a_name_is_numbered(repo):
         ("requires = []", 'matrix = "16x16x16"', 16, "float32 is none"),
         ("requires = []", "align = 3", 12, "power of two"),
         ("[65, 256]", "[256, 65]", 23, "limits"),
+        ("[65, 256]", '[65, "WIDTH"]', 23, "limits in variant x, case large: there is no macro WIDTH"),
+        ("[65, 256]", '[65, "FACTOR"]', 23, "limits = {'head_dim': [65, 3]}"),
+        ("[65, 256]", '[65, "FACTOR ** 9"]', 23, "FACTOR ** 9 is no macro, number, sum, product, quotient or ceil()"),
+        ("[65, 256]", '[65, "FACTOR / 0"]', 23, "'FACTOR / 0' divides by zero"),
+        ("[65, 256]", '[65, "FACTOR *"]', 23, "'FACTOR *' is no arithmetic"),
+        ("[65, 256]", '[65, "256 / FACTOR"]', 23, "limits = {'head_dim': [65, 85.3"),
         ('["a", "r"]', '["a", "x"]', 4, "bindings"),
         ('["o", "rw"]', '["a", "rw"]', 4, "names unlike"),
         ('name = "large"', 'name = "small"', 21, "already declared at line 16"),

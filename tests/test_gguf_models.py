@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -177,6 +178,19 @@ def test_tensors_that_are_not_those_of_the_keys(llama, tmp_path):
         models.load(llama(tensors=tensors))
     for part in ("missing: model.layers.1.mlp.up_proj.weight", "wrong: model.norm.weight has shape [31] of F32 in"):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "heads"), [("llama", {"head_dim": 16}), ("bert", {"num_attention_heads": 2**16})])
+def test_nothing_is_made_of_a_width_that_the_tensors_have_not(tmp_path, name, heads):
+    config, tensors = arguments(name)
+    path = write_gguf(tmp_path / "model.gguf", config | {"hidden_size": 2**22} | heads, tensors)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match=r"expected \[61, 4194304\]"):
+            models.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.usefixtures("no_models_on_devices")

@@ -23,13 +23,16 @@
 //
 // TEAMS, TEAM_SIZE  as above
 // SPLITS         splits of the keys. Where they are fewer than TEAM_SIZE, several subgroups compute the same scores
-// DIM, VDIM      head dimensions rounded up to whole factors; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+// DIM, VDIM      head dimensions rounded up to whole factors (DIM); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 // KEYS           keys of a tile
 // Q_SHARED       1: q lies in shared memory; 0: in registers
 // HELD_OPTIONS   the options whose words registers have room for (options-in-shared.glsl)
 // LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
 
+#ifndef VDIM
+#define VDIM DIM
+#endif
 // What may not stand together: tests/test_shader_macros.py.
 #if SUBGROUP != 8 && SUBGROUP != 16
 #error "a subgroup has 8 or 16 invocations"

@@ -15,7 +15,7 @@
 // tx is made of lane bits TX_SHIFT and up, ty of the others: with TX_SHIFT 1 each run of 8 lanes spans 4 x 2 rather than
 // 8 x 1 invocations and reads fewer distinct vectors.
 //
-// The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC, PREFETCH, UNROLL_CHUNKS
+// The including shader defines THREADS, TX, TX_SHIFT (0), TM, KT, CV, DC, JC, PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
 // summed by itself), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
 // subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS, for few registers: options-in-shared.glsl.
@@ -29,6 +29,9 @@
 
 layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
+#ifndef TX_SHIFT
+#define TX_SHIFT 0
+#endif
 #ifndef BLOCK_SUMS
 #define BLOCK_SUMS 0
 #endif

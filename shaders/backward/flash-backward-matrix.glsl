@@ -20,7 +20,7 @@
 //   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, WALK                       row fragments of a subgroup, rows of a walked tile
-//   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+//   DIM, VDIM                      head dimensions rounded up to whole fragments (DIM); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 //   PREFETCH                       1: the next tile is loaded into registers while the present one is computed
 //   STORED                         rows and keys in whose multiples dS is stored
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
@@ -32,6 +32,9 @@
 #include "attention/matrix/quads.glsl"
 #endif
 
+#ifndef VDIM
+#define VDIM DIM
+#endif
 #ifndef TURN
 #define TURN (WALK / MATRIX_N)
 #endif

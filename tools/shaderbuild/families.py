@@ -17,6 +17,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 from . import names
+from .rules import by_rule, rounded_down
 
 
 class FamilyError(Exception):
@@ -90,6 +91,11 @@ def _pattern(value) -> bool:
     return isinstance(value, str) and any(names.matches(value, known) for known in names.ARCHITECTURES)
 
 
+def _or_rule(test):
+    """A number that ``test`` is for, or the rule for it."""
+    return lambda value: isinstance(value, str) or test(value)
+
+
 def _range(value) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_integer, value)) and value[0] <= value[1]
 
@@ -132,6 +138,20 @@ _SHARED = {
     "holes": (lambda v: isinstance(v, bool), "true or false"),
 }
 TARGETS = ("vulkan1.0", "vulkan1.1", "vulkan1.2", "vulkan1.3")
+#: What may be said by a rule: the test of what a file says, and of the numbers that it stands for.
+_BY_RULE = {
+    "limits": (
+        _table_of(_is_name, lambda v: isinstance(v, list) and len(v) == 2 and all(map(_or_rule(_integer), v))),
+        _table_of(_is_name, _range), "a table of fact names with [lowest, highest]",
+    ),
+    "tile": (
+        _table_of(_is_name, _or_rule(_integer)), _table_of(_is_name, lambda v: _integer(v) and v > 0),
+        "a table of names with whole numbers above 0",
+    ),
+    "threads": (_or_rule(_integer), lambda v: _integer(v) and v > 0, "a whole number above 0"),
+    "shared_bytes": (_or_rule(_integer), lambda v: _integer(v) and v >= 0, "a whole number from 0 up"),
+    "keys_per_trip": (_or_rule(_number), lambda v: _number(v) and v > 0, "a number above 0"),
+}  # fmt: skip
 _SETTINGS = {
     "dtypes": (
         lambda v: _list_of(lambda x: x in names.DTYPES)(v) and bool(v),
@@ -149,15 +169,11 @@ _SETTINGS = {
     "align": (_power_of_two, "a power of two"),
     "rank": (_integer, "a whole number"),
     "rank_on": (_table_of(_pattern, _integer), "a table of architecture names or prefixes with whole numbers"),
-    "limits": (_table_of(_is_name, _range), "a table of fact names with [lowest, highest]"),
     "defines": (
         _table_of(_DEFINE.match, lambda v: isinstance(v, int | float)),
         "a table of macro names with numbers or true/false",
     ),
-    "tile": (_table_of(_is_name, lambda v: _integer(v) and v > 0), "a table of names with whole numbers above 0"),
-    "threads": (lambda v: _integer(v) and v > 0, "a whole number above 0"),
-    "shared_bytes": (lambda v: _integer(v) and v >= 0, "a whole number from 0 up"),
-    "keys_per_trip": (lambda v: _number(v) and v > 0, "a number above 0"),
+    **{key: (lenient, f"{wanted}, or a rule") for key, (lenient, _, wanted) in _BY_RULE.items()},
     "wheel": (lambda v: isinstance(v, bool), "true or false"),
     **_SHARED,
 }
@@ -276,6 +292,21 @@ def _load(text: str, label: str) -> tuple[dict, _Lines, Callable, Callable]:
     return data, lines, fail, check
 
 
+def _ruled(key: str, settings: dict, where: str, fail: Callable):
+    """The setting with the numbers that its rules stand for, of the macros of a case."""
+    stated = settings[key]
+    try:
+        value = by_rule(stated, settings["defines"])
+    except ValueError as error:
+        fail(f"{key} in {where}: {error}")
+    if key == "keys_per_trip" and isinstance(stated, str):
+        value = rounded_down(value)
+    _, test, wanted = _BY_RULE[key]
+    if not test(value):
+        fail(f"{key} = {value!r} in {where}: wanted {wanted}")
+    return value
+
+
 def _check_sets(sets: dict, check: Callable) -> None:
     for name, table in sets.items():
         check(table, _SET, f"set {name}", ("sets", name))
@@ -384,6 +415,9 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
                     settings[key] = {**settings[key], **value} if merged else value
             case_name = "" if cases is None else case.get("name", str(c + 1))
             line = lines.of(*where)
+            for key in _BY_RULE:
+                if settings[key] is not None:
+                    settings[key] = _ruled(key, settings, named, functools.partial(fail, lines.of(*where, key)))
             for define in settings["defines"]:
                 if define.startswith("DTYPE_"):
                     fail(line, f"{define} is defined by the build tool; choose another macro name")

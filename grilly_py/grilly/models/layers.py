@@ -87,7 +87,8 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation over the last axis: ``NAME.weight`` and ``NAME.bias`` are ``(width,)``."""
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float) -> None:
-        super().__init__(width, eps)
+        super().__init__(width, eps, elementwise_affine=False)  # nothing is made of a width that files may not have
+        self.elementwise_affine = True
         self.weight, self.bias = (weights.parameter(f"{name}.{part}", width) for part in ("weight", "bias"))
 
 
@@ -95,7 +96,8 @@ class RMSNorm(nn.RMSNorm):
     """Division by the root mean square over the last axis, by a weight ``(width,)`` to which ``offset`` is added."""
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float, offset: float = 0.0) -> None:
-        super().__init__(width, eps, weight_offset=offset)
+        super().__init__(width, eps, elementwise_affine=False, weight_offset=offset)  # as above
+        self.elementwise_affine = True
         self.weight = weights.parameter(f"{name}.weight", width)
 
 

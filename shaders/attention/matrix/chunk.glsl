@@ -2,38 +2,25 @@
 // functions, before the second barrier of a tile and after it. `masked` says whether some of the chunk's keys may be hidden,
 // `read` whether what masks them must be read.
 
-#if SCORE_MODS
+#if TILED
+#define FACTOR SCORE_SCALE
+#define SEEN_LATER false
+void see_scores(uint first_key, uint chunk, bool masked, bool read) {
+    if (masked) apply_mask_mod(first_key, chunk);
+}
+// Products are added to what masks keys.
+void begin_seen(uint first_key, uint chunk, bool masked, bool read) {
+    begin_seen_scores(first_key, chunk, masked);
+    add_scores(chunk);
+}
+#elif SCORE_MODS
 #define FACTOR ((masked || MODIFIED) && SCALED ? MODIFIED_FACTOR : SCORE_SCALE)
-#define MULTIPLY_VALUES(chunk) \
-    if (on(DROPOUT)) multiply_kept_values(chunk, FACTOR); \
-    else multiply_values(chunk, FACTOR);
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
     if ((masked || MODIFIED) && SCALED) apply_score_mod(first_key + chunk);
     if (masked || MODIFIED) FETCH_AHEAD(chunk + CHUNK < KEYS ? first_key + chunk + CHUNK : tile_after)
     if (masked) apply_mask_mod(first_key, chunk, read);
 }
 #else
-#define FETCH_ADDED(first_key)
-#define MULTIPLY_VALUES(chunk) multiply_values(chunk, FACTOR);
-#endif
-
-// With classes of tiles and a mask alone products are added to what masks keys.
-#if TILED
-#define FACTOR SCORE_SCALE
-#define SEEN_LATER false
-#define FORGET_TESTS forget_tests();
-#define SHARE_ADDED
-void see_scores(uint first_key, uint chunk, bool masked, bool read) {
-    if (masked) apply_mask_mod(first_key, chunk);
-}
-void begin_seen(uint first_key, uint chunk, bool masked, bool read) {
-    begin_seen_scores(first_key, chunk, masked);
-    add_scores(chunk);
-}
-#else
-#define SEEN_LATER true
-#define FORGET_TESTS
-#if !SCORE_MODS
 #define FACTOR (MASK != 0 ? 1.0 : SCORE_SCALE)
 #if BUFFERS == 4
 bool masked_values(uint first_key) { return first_key >= clear && first_key < end; }
@@ -43,6 +30,8 @@ void see_scores(uint first_key, uint chunk, bool masked, bool read) {
     else if (masked) apply_mask_mod(first_key + chunk);
 }
 #endif
+#if !TILED
+#define SEEN_LATER true
 void begin_seen(uint first_key, uint chunk, bool masked, bool read) {
     multiply_scores(chunk);
     see_scores(first_key, chunk, masked, read);
@@ -56,7 +45,9 @@ void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
     make_weights(FACTOR);
     bool grown = weights_exceed();
     RAISE (subgroupAny(grown)) {
-        FORGET_TESTS
+#if TILED
+        forget_tests();
+#endif
         multiply_scores(chunk);
         see_scores(first_key, chunk, masked, read);
         if (least_weight > 0.0) forget_maximum();
@@ -70,7 +61,9 @@ void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
 void end_chunk(uint first_key, uint chunk, bool masked, bool read) { multiply_values(chunk); }
 #else
 void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
+#if SCORE_MODS
     FETCH_ADDED(first_key + chunk)
+#endif
     if (SEEN_LATER) {
         MULTIPLY_SCORES(first_key, chunk, masked)
     } else {
@@ -80,6 +73,10 @@ void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
 void end_chunk(uint first_key, uint chunk, bool masked, bool read) {
     if (SEEN_LATER) see_scores(first_key, chunk, masked, read);
     raise_maximum(FACTOR);
-    MULTIPLY_VALUES(chunk)
+#if SCORE_MODS
+    if (on(DROPOUT)) multiply_kept_values(chunk, FACTOR);
+    else
+#endif
+    multiply_values(chunk, FACTOR);
 }
 #endif

@@ -1,12 +1,10 @@
 // What depends on the distance of query and key alone, ALiBi and T5's table, in NVIDIA's order: found once for all scores that are
 // as far apart, and in tiles that lie on one side of the diagonal as a whole once for a row or a column.
-// The including file says what is done when `level` changes (FIND_LEAN_WITHIN).
 
 // Not with ADDED_FOURS, whose keys lie otherwise.
 // Columns and rows of a fragment that lie 8 apart move the distance by as much. Scores of distance number 2 (f - i) + h - s +
 // 2 RF - 1 are those of half h of the columns of fragment f and half s of the rows of fragment i.
 #define DISTANCES (2 * (KF + RF) - 1)
-#define DISTANCE_OF(i, f, e) (2u * (f) + (e) / 2u % 2u + uint(2 * RF - 1) - 2u * (i) - (e) / 4u)
 #define DEPENDS_ON_DISTANCE ((FEATURES & (ALIBI | T5)) != 0)
 
 // What T5's table has for a distance.
@@ -56,7 +54,9 @@ void lean(int side) {
         top[i][r] = fma(level - next, rows, top[i][r]);
     }
     level = next;
-    FIND_LEAN_WITHIN
+#if COMPUTED
+    find_lean_within();
+#endif
 }
 
 // The scores of a chunk of a clear tile before the products.
@@ -88,6 +88,6 @@ void add_by_distance(uint first_key, float factor) {
         }
     }
     EACH_SCORE {
-        s_frag[i][f][e] = fma(s_frag[i][f][e], factor, near[DISTANCE_OF(i, f, e) * 2u + e % 2u]);
+        s_frag[i][f][e] = fma(s_frag[i][f][e], factor, near[(2u * f + e / 2u % 2u + uint(2 * RF - 1) - 2u * i - e / 4u) * 2u + e % 2u]);
     }
 }

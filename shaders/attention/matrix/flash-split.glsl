@@ -106,8 +106,6 @@ void note_values() {
     }
     note(SUBGROUPS, most);
 }
-#define NOTE_KEYS note_keys();
-#define NOTE_VALUES note_values();
 int tile_exponent(uint place) {
     uint most = 0u;
     [[unroll]] for (uint n = 0u; n < SUBGROUPS; ++n) most = max(most, largest[place + n]);

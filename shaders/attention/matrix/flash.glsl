@@ -38,7 +38,7 @@
 //   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, KEYS                       row fragments of a subgroup, keys of a tile
-//   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+//   DIM, VDIM                      head dimensions rounded up to whole fragments (DIM); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 //   Q_SHARED                       trailing fragments of each q row kept in shared memory instead of registers
 //
 //   BUFFERS        1: tiles of k and v take turns in one place, four barriers a tile; 2: each has its own, two barriers, three

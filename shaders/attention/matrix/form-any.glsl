@@ -5,10 +5,6 @@
 #define FIND_PLACES SUMS place; coopMatLoad(place, tile, IOTA_START, MATRIX_N / 4, ROW_MAJOR);
 #define PLACE_ROW(e) (uint(place[e]) / MATRIX_N)
 #define PLACE_COLUMN(e) (uint(place[e]) % MATRIX_N)
-#define FILL_PLACES \
-    for (uint e = thread; e < SCRATCH_VECTORS; e += THREADS) { \
-        tile[IOTA_START + e] = floatBitsToUint(vec4(4u * e) + vec4(0.0, 1.0, 2.0, 3.0)); \
-    }
 #define HELD_ROWS ELEMENTS
 #define HELD_ROW(e) (e)
 #define ROW_HELD(r) PLACE_ROW(r)

@@ -18,10 +18,16 @@
 #endif
 
 void main() {
-    FIND_INVOCATION
+    subgroup = gl_SubgroupID;
+    lane = gl_SubgroupInvocationID;
+    thread = subgroup * SUBGROUP + lane;
+    head = gl_WorkGroupID.y;
+    batch = gl_WorkGroupID.z;
     FIND_ROWS
-#if TILED || SCORE_MODS
+#if SCORE_MODS
     SHARE_ADDED
+#endif
+#if TILED || SCORE_MODS
     begin_extras(batch, head);
 #ifdef FUNCTIONS
     hold_function_words();
@@ -41,14 +47,22 @@ void main() {
     }
     first_key = NEXT_TILE(first_key);
 #else
-    FIND_ENDS
+#if ENDS
+    find_ends(batch, head);
+    if (on(LENGTHS) && first_row >= QUERIES) return;
+#endif
     q_base = q_index(batch, FIRST_HEAD, ROW_START);
     k_base = k_index(batch, FIRST_HEAD, KEY_START);
     v_base = v_index(batch, FIRST_HEAD, KEY_START);
     end = KEYS_SEEN(first_row, min(first_row + ROWS, QUERIES) - 1u);  // keys from here on are seen by no row of this workgroup
-    TAKE_SPLIT
+#if SPLIT_KV
+    uint splits = gl_NumWorkGroups.x / ROW_TILES, keys_each = (end + splits - 1u) / splits;
+    keys_each = (keys_each + KEYS - 1u) / KEYS * KEYS;
+    begin = min(gl_WorkGroupID.x / ROW_TILES * keys_each, end);
+    end = min(begin + keys_each, end);
 #endif
-    FIND_SCALE
+#endif
+    base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);  // not zero, as it multiplies minus infinities
 #if COMPUTED
     begin_leaning();
     begin_cap();
@@ -57,20 +71,35 @@ void main() {
 #else
     if (thread == 0u) poisoned = 0u;
 #endif
-    BEGIN_STEPS
+#if STEPS
+    begin_steps();
+#endif
 #if COMPUTED
     uint first_key = first_tile(), left = clear_tiles + mixed_tiles;
 #endif
     if (HAS_TILES) {
         fetch_keys(FIRST_KEY);
-        FETCH_FIRST_VALUES(FIRST_KEY)
+#if BUFFERS > 2
+        fetch_values(FIRST_KEY);
+#endif
     }
     load_queries();
-    CLEAR_SUMS
-    FILL_PLACES
-    NOTE_FIRST_KEYS
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        CLEAR_STATISTICS(i)
+        [[unroll]] for (uint c = 0u; c < VF; ++c) o_frag[i][c] = SUMS(0.0);
+    }
+#if !ORDER
+    for (uint e = thread; e < SCRATCH_VECTORS; e += THREADS) {
+        tile[IOTA_START + e] = floatBitsToUint(vec4(4u * e) + vec4(0.0, 1.0, 2.0, 3.0));
+    }
+#endif
+#if SPLIT
+    if (end > 0u) note_keys();
+#endif
     barrier();  // q has been read from where k goes
-    NOTE_QUERIES
+#if SPLIT
+    if (bad_query) poisoned = 1u;
+#endif
 
 #if TILED
     // Only the last tile may have keys past the end.
@@ -161,7 +190,12 @@ void main() {
         clear -= clear % KEYS;  // splits begin with whole tiles
     }
     uint first_key = BEGIN;
-    BEGIN_TILES
+#if BUFFERS == 4
+    if (end > BEGIN) {
+        store_keys(K_AT);
+        store_values(V_AT, masked_values(BEGIN));
+    }
+#endif
 #if SPLIT_LOOPS
     [[dont_unroll]] for (; first_key < clear; first_key += KEYS) add_tile(first_key, first_key + KEYS, false);
     [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key + KEYS, true);
@@ -172,7 +206,11 @@ void main() {
 
     barrier();  // the last tile has been read from where rows are gathered
     if (poisoned == 0u) {
-        STORE_ROWS
+#if WHOLE_ROWS
+        if (MERGE == 0) store_whole_rows();
+        else
+#endif
+        store_rows();
     } else {
         compute_rows();
     }

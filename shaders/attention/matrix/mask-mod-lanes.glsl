@@ -4,7 +4,6 @@
 // Under a mask the classes say which tiles are hidden, and the mask comes as bits in the order in which lanes hold scores
 // (attention-mask-lanes.comp): a word a lane for MATRIX_M rows and UNIT_KEYS keys. Without one, a map of blocks that are
 // multiples of tiles is nothing but its classes.
-// KEYS is a multiple of UNIT_KEYS. With ORDER.
 
 #include "next-tile.glsl"
 

@@ -8,11 +8,6 @@
 #define LIFTED(top) ((top) - float(LIFT))
 #define ALLOWED(top) ((top) + (SLACK + float(LIFT)))
 
-// The scale of scores, and what finds it and poisoned numbers: flash-split.glsl.
-#define BEGIN_STEPS
-#define NOTE_FIRST_KEYS if (end > 0u) note_keys();
-#define NOTE_QUERIES if (bad_query) poisoned = 1u;
-#define UNLIFT(share) share *= float(1 << LIFT);
 #define RESCALE(low, high) \
     low *= power_of_two(o_exponent); \
     high *= power_of_two(o_exponent);
@@ -46,12 +41,6 @@
 #define ALLOWED(top) ((top) + SLACK)
 #define SCORE_SCALE base2_scale
 
-// What float32 has to do and this has not.
-#define NOTE_FIRST_KEYS
-#define NOTE_KEYS
-#define NOTE_VALUES
-#define NOTE_QUERIES
-#define UNLIFT(share)
 #define RESCALE(low, high)
 
 uvec4 held_k[PER_THREAD(KEYS * D8)];

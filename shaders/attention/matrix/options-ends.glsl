@@ -25,9 +25,6 @@ void find_ends(uint batch, uint head) {
         ends_shift = x_shift + x_right;
     }
 }
-#define FIND_ENDS \
-    find_ends(batch, head); \
-    if (on(LENGTHS) && first_row >= QUERIES) return;
 #define ROW_START row_start()
 #define KEY_START key_start()
 #define ROW_PLACE(row) (row_start() + (row))
@@ -44,7 +41,6 @@ bool causal_allows(uint row, uint key) { return CAUSAL == 0 || int(key) <= int(r
 #define SINK(decay) SINK_INTO(row_top, row_sum, decay)
 #define UNSINK(share, decay) share *= decay;
 #else
-#define FIND_ENDS
 #define ROW_START 0u
 #define KEY_START 0u
 #define ROW_PLACE(row) row

@@ -4,11 +4,9 @@
 // (SLOTS), which of them e belongs to (SLOT), its row and column (SLOT_ROW, LANE_COLUMN + COLUMN_AFTER), and how many lane bits
 // a row is spread over (SPREAD_BITS), from which on (SPREAD_FROM).
 
-#define ELEMENT_COLUMN(lane, e) (LANE_COLUMN(lane) + COLUMN_AFTER(e))
 #define PLACE_ROW(e) SLOT_ROW(lane, SLOT(e))
-#define PLACE_COLUMN(e) ELEMENT_COLUMN(lane, e)
+#define PLACE_COLUMN(e) (LANE_COLUMN(lane) + COLUMN_AFTER(e))
 #define FIND_PLACES
-#define FILL_PLACES
 // The rows that a lane holds elements of in a fragment, and where their elements lie.
 #define HELD_ROWS SLOTS
 #define HELD_ROW(e) SLOT(e)

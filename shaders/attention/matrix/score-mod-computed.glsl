@@ -2,7 +2,6 @@
 
 #define MODIFIED_FACTOR LOG2_E
 
-#define FIND_LEAN_WITHIN find_lean_within();
 void find_lean_within();
 #include "distance.glsl"
 #include "cap.glsl"

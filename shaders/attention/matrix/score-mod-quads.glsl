@@ -149,7 +149,6 @@ void add_mask(float factor) {
     }
 }
 
-#define FIND_LEAN_WITHIN
 #include "distance.glsl"
 #include "cap.glsl"
 

@@ -3,6 +3,9 @@
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
+#ifndef VDIM
+#define VDIM DIM
+#endif
 #ifndef BUFFERS
 #define BUFFERS 1
 #endif

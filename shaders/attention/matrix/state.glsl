@@ -11,12 +11,6 @@ QUERY_FACTOR q_frag[RF][QF];
 SUMS s_frag[RF][KF];
 SUMS o_frag[RF][VF];
 
-#define FIND_INVOCATION \
-    subgroup = gl_SubgroupID; \
-    lane = gl_SubgroupInvocationID; \
-    thread = subgroup * SUBGROUP + lane; \
-    head = gl_WorkGroupID.y; \
-    batch = gl_WorkGroupID.z;
 #if SPLIT_KV
 // The keys of a tile of rows are split among several workgroups, in equal parts of whole tiles. Their results are
 // float32, one behind the other as if there were more batches; attention-combine.comp makes one of them.
@@ -26,15 +20,9 @@ uint begin;  // the first key of this workgroup's split; `end` is past its last 
 #define OUT_BATCH (batch + gl_WorkGroupID.x / ROW_TILES * gl_NumWorkGroups.z)
 // Workgroups of a split follow each other: they read the same keys at the same time.
 #define FIND_ROWS first_row = gl_WorkGroupID.x % ROW_TILES * ROWS;
-#define TAKE_SPLIT \
-    uint splits = gl_NumWorkGroups.x / ROW_TILES, keys_each = (end + splits - 1u) / splits; \
-    keys_each = (keys_each + KEYS - 1u) / KEYS * KEYS; \
-    begin = min(gl_WorkGroupID.x / ROW_TILES * keys_each, end); \
-    end = min(begin + keys_each, end);
 #else
 #define BEGIN 0u
 #define OUT_BATCH batch
-#define TAKE_SPLIT
 // Under a causal mask later rows see more keys: the longest workgroups start first.
 #if ORDER == 1 || ORDER == 2
 #include "../longest-first.glsl"
@@ -52,10 +40,3 @@ void find_rows() {
     first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
 #endif
 #endif
-// Not zero, as it multiplies minus infinities.
-#define FIND_SCALE base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);
-#define CLEAR_SUMS \
-    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
-        CLEAR_STATISTICS(i) \
-        [[unroll]] for (uint c = 0u; c < VF; ++c) o_frag[i][c] = SUMS(0.0); \
-    }

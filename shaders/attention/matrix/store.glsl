@@ -12,7 +12,9 @@ void store_rows() {
         if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(OUT_BATCH, head, ROW_PLACE(row))], lse, keep, share, lse);
         share = row_sum == 0.0 ? 0.0 : share / row_sum;
         UNSINK(share, decay)
-        UNLIFT(share)
+#if SPLIT
+        share *= float(1 << LIFT);
+#endif
         SYNC_SUBGROUP;  // both lanes of a row have read what one of them overwrites
         if ((LSE != 0 || MERGE != 0) && STORED_PART == 0u && row < QUERIES) {
             lse_data[lse_index(OUT_BATCH, head, ROW_PLACE(row))] = lse;
@@ -63,7 +65,4 @@ void store_whole_rows() {
         if (i + 1u < RF) SYNC_SUBGROUP;
     }
 }
-#define STORE_ROWS if (MERGE == 0) store_whole_rows(); else store_rows();
-#else
-#define STORE_ROWS store_rows();
 #endif

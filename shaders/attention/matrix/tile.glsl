@@ -92,7 +92,9 @@ void add_tile(uint first_key, uint next_key, bool masked) {
     fetch_values(first_key);
     barrier();
     if (seen) begin_chunk(first_key, 0u, masked, false);
-    NOTE_VALUES
+#if SPLIT
+    note_values();
+#endif
 #if BUFFERS == 1
     barrier();
 #endif
@@ -108,25 +110,11 @@ void add_tile(uint first_key, uint next_key, bool masked) {
         }
     }
 #endif
-    NOTE_KEYS
+#if SPLIT
+    note_keys();
+#endif
 #if BUFFERS == 1 || CHUNK < KEYS
     barrier();
 #endif
 }
-#endif
-
-// What main() does before the first tile.
-#if BUFFERS > 2
-#define FETCH_FIRST_VALUES(first_key) fetch_values(first_key);
-#else
-#define FETCH_FIRST_VALUES(first_key)
-#endif
-#if BUFFERS == 4
-#define BEGIN_TILES \
-    if (end > BEGIN) { \
-        store_keys(K_AT); \
-        store_values(V_AT, masked_values(BEGIN)); \
-    }
-#else
-#define BEGIN_TILES
 #endif

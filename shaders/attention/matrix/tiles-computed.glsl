@@ -1,6 +1,6 @@
-// The order of tiles where a rule changes scores (COMPUTED): clear tiles, and mixed ones, which some row does not see or which lie beside the
-// diagonal. With ALiBi first mixed tiles, then clear ones, from the diagonal to the left and from there to the right: so scores
-// become smaller from tile to tile, and weights hardly ever are too large (RETRY).
+// The order of tiles where a rule changes scores (COMPUTED): clear tiles, and mixed ones, which some row does not see or which lie
+// beside the diagonal. With ALiBi first mixed tiles, then clear ones, from the diagonal to the left and from there to the right:
+// so scores become smaller from tile to tile, and weights hardly ever are too large (RETRY).
 
 // Keys of clear tiles: those before left_end, which distances change on their left side, and from right_from to clear.
 uint left_end, right_from, clear_tiles, mixed_tiles;

@@ -22,9 +22,6 @@ void begin_steps() {
     v_word = (v_base + thread / V8 * pc.v_row >> 3) + thread % V8;
 }
 bool in_steps(uint first_key) { return !ANYWHERE && first_key + KEYS <= end; }
-#define BEGIN_STEPS begin_steps();
-#else
-#define BEGIN_STEPS
 #endif
 
 void fetch_keys(uint first_key) {
@@ -65,7 +62,7 @@ void fetch_values(uint first_key) {
 // The highest bit of each 16 is set for a NaN or an infinity, whose exponent, all ones, carries there.
 uvec4 carried_exponents(uvec4 words) { return (words & EXPONENTS) + EXPONENT_ONES; }
 bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u; }
-// Where a thread stores the nth word it fetched, and whether it has one.
+// Where a thread stores the nth word it fetched, if it has one.
 #ifndef KEY_PLACE
 #define KEY_PLACE(key) (key)
 #endif
@@ -82,11 +79,9 @@ bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.
 #else
 #define V_WORD(n) WORD_OF_ANY(n, V8, V_STRIDE)
 #endif
-#define HAS_K(n) ((KEYS * D8) % THREADS == 0 || thread + (n) * THREADS < KEYS * D8)
-#define HAS_V(n) ((KEYS * V8) % THREADS == 0 || thread + (n) * THREADS < KEYS * V8)
 void store_keys(uint start) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
-        if (HAS_K(n)) tile[start + K_WORD(n)] = held_k[n];
+        if ((KEYS * D8) % THREADS == 0 || thread + n * THREADS < KEYS * D8) tile[start + K_WORD(n)] = held_k[n];
     }
 }
 
@@ -97,7 +92,7 @@ void store_keys(uint start) {
 void store_values(uint start, bool masked) {
     uvec4 carried = uvec4(0u);
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
-        if (HAS_V(n)) {
+        if ((KEYS * V8) % THREADS == 0 || thread + n * THREADS < KEYS * V8) {
             tile[start + V_WORD(n)] = held_v[n];
             if (masked) carried |= carried_exponents(held_v[n]);
         }
