@@ -109,6 +109,16 @@ def test_integers_stay_exact_and_are_in_range(vulkan_backend):
     assert float(add(vulkan_backend.tensor(np.float32([0.0])), 10**20)) == np.float32(1e20)
 
 
+@pytest.mark.parametrize("digits", [39, 400])
+def test_integers_beyond_floats_are_rounded_to_infinity(vulkan_backend, digits):
+    """As arrays have it: as arguments, and as numbers in a function."""
+    x, large = vulkan_backend.tensor(np.float32([1, -2])), 10**digits
+    for n in (large, -large):
+        for found in (grilly.elementwise(lambda x, n: x + n)(x, n), grilly.elementwise(lambda x, n=n: x + n)(x), x + n):
+            assert found.tolist() == [math.inf if n > 0 else -math.inf] * 2
+    assert float(grilly.reduction(lambda x, n: x * n, "max")(x, large)) == math.inf
+
+
 def test_grillys_functions_of_elements_take_scalars(vulkan_backend):
     x = np.abs(numbers((40,))) + np.float32(0.1)
     t = vulkan_backend.tensor(x)
@@ -366,6 +376,8 @@ def test_where_no_result_goes(vulkan_backend):
         double.into([vulkan_backend.tensor(np.zeros(3, np.float16))], np.zeros(3, np.float16))
     with pytest.raises(TypeError, match="float32"):
         double.into([vulkan_backend.empty((8, 6), "int32")], x)
+    with pytest.raises(TypeError, match="goes into a ndarray; expected a Tensor"):
+        double.into([np.zeros((8, 6), np.float32)], x)
     with pytest.raises(ValueError, match="2 places for 1"):
         double.into([x, None], x)
     with pytest.raises(ValueError, match="new"):

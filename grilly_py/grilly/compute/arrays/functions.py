@@ -35,7 +35,7 @@ _FLOAT = struct.Struct("<f")
 def _float_bits(value: float) -> int:
     try:
         return int.from_bytes(_FLOAT.pack(value), "little")
-    except OverflowError:
+    except (OverflowError, struct.error):  # the latter of integers
         return 0x7F800000 if value > 0 else 0xFF800000
 
 
@@ -261,7 +261,7 @@ class ElementwiseFunction(TracedFunction):
         ExpressionError, OverflowError
             As in a call.
         TypeError
-            For a result of another dtype.
+            For what is no Tensor, and a result of another dtype.
         ValueError
             For another number of results, and for one that does not lie so.
         GradientError
@@ -279,6 +279,8 @@ class ElementwiseFunction(TracedFunction):
         if len(results) != len(outputs):
             raise ValueError(f"{self._name}: {len(results)} places for {len(outputs)} results")
         for one, output in zip(results, outputs, strict=True):
+            if one is not None and one.__class__ is not Tensor:
+                raise TypeError(f"{self._name}: a result goes into a {called(one)}; expected a Tensor, or None")
             if one is not None and one.dtype != output.dtype:
                 raise TypeError(f"{self._name}: a result is {output.dtype}, which does not replace {one.dtype}")
         targets = [one for one in results if one is not None]

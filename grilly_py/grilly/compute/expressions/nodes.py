@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..device.numbers import number
+
 #: Instructions by their names: opcode of SPIR-V, and the type that comes out (None: that of the first operand).
 INSTRUCTIONS: dict[str, tuple[int, str | None]] = {
     "fadd": (129, "float"), "fsub": (131, "float"), "fmul": (133, "float"), "native_divide": (136, "float"),
@@ -90,7 +92,8 @@ def constant(value: float | int | bool, type: str) -> Node:
         return _node("constant", "bool", (), bool(value))
     if type == "float":
         with np.errstate(over="ignore"):
-            return _node("constant", "float", (), int(np.float32(value).view(np.uint32)))
+            rounded = np.float32(number("expression", "a constant", value))
+        return _node("constant", "float", (), int(rounded.view(np.uint32)))
     if type == "long":
         return _node("pair", "long", (constant(value & _MASK, "uint"), constant(value >> 32 & _MASK, "uint")))
     return _node("constant", type, (), value & _MASK)
