@@ -34,6 +34,7 @@ from grilly.registry.names import EXTRAS
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, Filling, ProgramSpec
 from pipelines import (
+    calls_functions,
     constant_sets,
     decode_sets,
     elementwise,
@@ -295,7 +296,7 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
             continue  # made for other devices' registers, or orders of elements
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
         size = choice.subgroup_size or info.subgroup_sizes[0]
-        if variant.operation in FILLED or "score-function" in variant.offers:
+        if variant.operation in FILLED or calls_functions(variant):
             sets = []
         elif variant.operation in ("attention-decode", "attention-decode-quantized"):
             sets = decode_sets(choice, size, most_options(registry, variant))
@@ -319,7 +320,7 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
         if variant.operation == "norm-rows-holes":
             for operation, constants, filling in norms_with_expressions(registry, choice):
                 yield Asked(choice, constants, operation, filling)
-        if variant.operation == "attention-function-blocks" or "score-function" in variant.offers:
+        if variant.operation == "attention-function-blocks" or calls_functions(variant):
             for operation, constants, filling in score_functions(registry, choice, size):
                 yield Asked(choice, constants, operation, filling)
         if variant.operation == "map-reduce":

@@ -392,6 +392,11 @@ def reductions_of_expressions(registry: Registry, choice: Choice) -> Iterator[tu
         yield name, constants, Filling(registry, *holes)
 
 
+def calls_functions(variant: Variant) -> bool:
+    """Whether a kernel of attention has holes for users' functions; some only read what others have made with them."""
+    return "positions" in variant.offers
+
+
 def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[tuple[str, dict[str, int], Filling]]:
     """Names, constants and fillings of users' functions in attention: alone, with each other, and with all options.
 
@@ -423,12 +428,17 @@ def score_functions(registry: Registry, choice: Choice, size: int) -> Iterator[t
     alone = functions._replace(mask=None).filling(registry, quickly)
     both = functions.filling(registry, quickly)
     bits = extras_bits(FUNCTIONS)
-    if choice.variant.operation == "attention-decode":
+    if choice.variant.operation in ("attention-decode", "attention-decode-quantized"):
+        quantized = "BITS" in choice.variant.constants
         for dim, rows in ((512, 8), (256, 8), (128, 64), (128, 8), (128, 1), (64, 64), (64, 8)):
             plain = _few_rows(choice, choice.subgroup_size or size, dim, rows)
             if plain is None:
                 continue
             own, cache = plain | {"CAUSAL": 1, "LSE": 1}, extras_bits(("lengths", "paged"))
+            if quantized:
+                offered = own | {"FEATURES": bits | extras_bits(("lengths",))}
+                yield from ((f"both {dim} {rows}", offered | {"BITS": levels}, both) for levels in (8, 4))
+                continue
             yield f"score {dim} {rows}", own | {"FEATURES": extras_bits(("score-function",))}, alone
             yield f"both {dim} {rows}", own | {"FEATURES": bits}, both
             yield f"cache {dim} {rows}", own | {"FEATURES": bits | cache}, both
