@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
+from grilly.compute.matmul.finish import is_offered
 from grilly.registry import Choice, Registry, Request, Variant, serves
 from grilly.registry.names import EXTRAS
 from grilly.runtime import probe
@@ -308,7 +309,7 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
             sets = sets[:1]  # its compiler is the slowest
         for constants in sets if judged or only else sets[:1]:
             yield Asked(choice, constants)
-        if "FINISHED" in variant.constants:
+        if is_offered(choice):
             for operation, constants, filling in expressions_behind(registry, choice, sets if judged or only else []):
                 yield Asked(choice, constants, operation, filling)
         if variant.operation == "map":

@@ -28,7 +28,7 @@ from grilly.compute.expressions.records import OPERATIONS
 from grilly.compute.expressions.scalars import Scalar
 from grilly.compute.matmul.call import ACTIVATIONS
 from grilly.compute.matmul.factor_layout import orders
-from grilly.compute.matmul.finish import NOTHING
+from grilly.compute.matmul.finish import Finish
 from grilly.compute.matmul.tile_schedule import tile_schedule
 from grilly.compute.quantized import Rows
 from grilly.errors import UnsupportedError
@@ -214,7 +214,7 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
         tiling = tile_schedule(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)
         ends = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": full, "GATED": full, "NORM": norm}
         ends |= {"TRANSPOSED_A": transposed, "TRANSPOSED_B": transposed}
-        known = dict.fromkeys(named, 1) | ends | dict(tiling.constants) | NOTHING
+        known = dict.fromkeys(named, 1) | ends | dict(tiling.constants) | Finish().constants()
         known = {name: known[name] for name in named}
         if known not in sets:
             sets.append(known)

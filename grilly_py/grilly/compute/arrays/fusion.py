@@ -35,6 +35,9 @@ PROGRAMS: DeviceCache[tuple, Program] = DeviceCache("programs of chains", 256)
 #: Operations of a chain, at most.
 STEPS = 16
 
+#: The number of the result of a kernel with holes among the elements of what stands behind, until it has its own.
+RESULT = 1000
+
 
 class Array(NamedTuple):
     """Memory that an operation reads or writes, and its layout: offset and strides in elements."""
@@ -335,6 +338,15 @@ class _Chain:
             MOST.takes([self.output], len(self.arrays), len(self.words))
             and all(array.memory is not last.memory or last.is_whole(array) for array in self.arrays)
         )  # fmt: skip
+
+
+def after_result(output: Node) -> Node:
+    """What stands behind a kernel's result as its hole has it: the result is the first of its elements."""
+
+    def shifted(leaf: Node) -> Node:
+        return leaf if leaf.name == "word" else element(0 if leaf.value == RESULT else leaf.value + 1)
+
+    return replaced([output], shifted)[0]
 
 
 def shaped(array: Array, shape: tuple[int, ...]) -> Array:

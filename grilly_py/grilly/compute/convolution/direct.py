@@ -14,7 +14,7 @@ from ..device.device import DeviceFacts
 from ..device.plan import ALIGN_MOST, At, Planner, alignment, fits_binding
 from ..device.tensor import Tensor
 from ..expressions.expression import halves
-from ..matmul.finish import NO_WORDS, NOTHING, Finish
+from ..matmul.finish import Finish
 from .checks import Window
 from .matrix import choice_for, emit_matrix
 from .unfold import MOST
@@ -100,7 +100,7 @@ def table_of(planner: Planner, registry: Registry, weight: Tensor, offset: int, 
 
 def emit_direct(
     planner: Planner, registry: Registry, window: Window, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int,
-    result: Tensor, offsets: tuple[int, int], finish: Finish | None = None,
+    result: Tensor, offsets: tuple[int, int], finish: Finish,
 ) -> None:  # fmt: skip
     """Plan the convolution of x ``(N, C, H, W)``; it writes ``result``, contiguous ``(N, h, w, O)``.
 
@@ -118,7 +118,7 @@ def emit_direct(
     outputs, own = weight.shape[:2]
     choice = choice_for(registry, planner.facts, window, x, groups, outputs)
     if choice is not None:
-        if finish is not None:
+        if finish.filling is not None:
             raise UnsupportedError(f"{choice}: no expression stands behind it")
         emit_matrix(planner, registry, choice, window, x, weight, bias, result, offsets[0])
         return
@@ -143,7 +143,7 @@ def emit_direct(
         or step * target[0].size >= MOST or work * step / target.shape[0] > _WORK
     ):  # fmt: skip
         step = -(-step // 2)
-    if finish is not None and (target is not result or step < target.shape[0]):
+    if finish.filling is not None and (target is not result or step < target.shape[0]):
         raise UnsupportedError("nothing stands behind a convolution in several dispatches")
     for first in range(0, target.shape[0], step):
         some = slice(first, first + step)
@@ -188,7 +188,7 @@ def _taps(choice: Choice, window: Window, run: int, kernel: _Kernel) -> tuple[in
 
 def _dispatch(
     planner: Planner, registry: Registry, window: Window, x: Tensor, table: Tensor, bias: Tensor | None,
-    kernel: _Kernel, y: Tensor, finish: Finish | None,
+    kernel: _Kernel, y: Tensor, finish: Finish,
 ) -> None:  # fmt: skip
     choice = registry.resolve(Request("convolution", "float32"))
     numbers = names_of("convolution")
@@ -221,11 +221,11 @@ def _dispatch(
         "HAS_BIAS": int(bias is not None), "TAPS": taps, "NEAR": int(near),
         "STRIDE": window.stride[1] if near else 1, "DILATION": window.dilation[1] if near else 1,
         "KERNEL_W": window.kernel[1], "PARTS": parts, "HALVES": halves(registry), "WIDE": wide,
-        "PLANAR": int(kernel.planar), "RUN": run, **(NOTHING if finish is None else finish.constants()),
+        "PLANAR": int(kernel.planar), "RUN": run, **finish.constants(),
     }  # fmt: skip
-    words |= NO_WORDS if finish is None else finish.push()
+    words |= finish.push()
     groups, stripe = -(-count // (choice.threads // parts)), choice.tile["stripe"]
-    arrays = {"x": x, "t": table, "b": bias, "y": y, **({} if finish is None else finish.bindings())}
+    arrays = {"x": x, "t": table, "b": bias, "y": y, **finish.bindings()}
     planner.dispatch(choice, constants, arrays, words, (min(groups, stripe), -(-groups // stripe), y.shape[0]),
                      2.0 * window.places * kernel.own * y.size,
-                     filling=None if finish is None else finish.filling(registry))  # fmt: skip
+                     filling=finish.filling)  # fmt: skip

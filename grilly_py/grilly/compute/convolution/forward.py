@@ -82,7 +82,7 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     table = weight.reshape(outputs, -1)
     depth = table.shape[1]
     rows = result.reshape(-1, outputs)
-    finish = Finish.of(*behind, others, *rows.shape) if behind else None
+    finish = Finish.of(registry, *behind, others, *rows.shape) if behind else Finish()
     noted = LinearCall(plan, given, finishes=True)
     if serves(planner, registry, window, x, groups, outputs):
         kernels = weight if axes == 2 else weight._selected((slice(None), slice(None), None))
@@ -92,7 +92,7 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     b = table.reshape(1, groups, outputs // groups, depth)
     made = None
     own = bias if groups == 1 else None
-    if finish is not None and groups > 1:
+    if finish.filling is not None and groups > 1:
         raise UnsupportedError("nothing stands behind products of several groups")
 
     def multiply(a: Tensor, c: Tensor, offset: int) -> None:
@@ -113,7 +113,7 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     else:
         wide = channels * window.places
         todo = list(blocks(facts, x, window.outputs, wide, most))
-        if finish is not None and len(todo) > 1:
+        if finish.filling is not None and len(todo) > 1:
             raise UnsupportedError("nothing stands behind a product in parts")
         scratch = planner.empty((max(count for _, _, count, _ in todo), wide), x.dtype)  # one for all parts
         for block, first, count, start in todo:

@@ -69,7 +69,7 @@ class Epilogue(NamedTuple):
         What divides the residual's offset (``Layout.offset``).
     gated : bool
         x has twice the columns of c: ``activation(x[..., :N]) * x[..., N:] + residual``.
-    finish : Finish or None
+    finish : Finish
         What is made of that, rounded to c's dtype, in the same dispatch.
     """
 
@@ -77,7 +77,7 @@ class Epilogue(NamedTuple):
     residual: Tensor | None = None
     offset: int = 0
     gated: bool = False
-    finish: Finish | None = None
+    finish: Finish = Finish()
 
 
 class Operands(NamedTuple):

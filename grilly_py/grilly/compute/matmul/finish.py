@@ -37,20 +37,28 @@ class Behind(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """What stands behind a product, with its arrays.
+    """What stands behind a product, for its dispatch; by default nothing.
 
     Attributes
     ----------
-    behind : Behind
+    filling : Filling or None
+        The code of the hole.
     arrays : tuple of Tensor
         Of the result's shape, which has two axes, rows and columns; at most two.
+    words : tuple of int
+    length : int
+        Of the expression (``length_of``).
     """
 
-    behind: Behind
-    arrays: tuple[Tensor, ...]
+    filling: Filling | None = None
+    arrays: tuple[Tensor, ...] = ()
+    words: tuple[int, ...] = ()
+    length: int = 0
 
     @classmethod
-    def of(cls, behind: Behind, arrays: Sequence[Tensor | None], rows: int, columns: int) -> Finish:
+    def of(
+        cls, registry: Registry, behind: Behind, arrays: Sequence[Tensor | None], rows: int, columns: int
+    ) -> Finish:
         """The arrays as views with two axes. Raises UnsupportedError where there is no such view."""
         views = []
         for array in arrays:
@@ -61,11 +69,13 @@ class Finish(NamedTuple):
             if view is None or _form_of(view) is None:
                 raise UnsupportedError("an array behind a product that does not lie as its result")
             views.append(view)
-        return cls(behind, tuple(views))
+        hole = Hole("finish", behind.expression, 1 + len(_NAMES), tuple(range(_WORDS)))
+        length = length_of([behind.expression.output])
+        return cls(Filling(registry, hole), tuple(views), behind.words, length)
 
     def constants(self) -> dict[str, int]:
         """The values of specialization constants."""
-        known: dict = {"FINISHED": 1}
+        known: dict = {"FINISHED": int(self.filling is not None)}
         for name, array in self.bindings().items():
             known[f"FORM_{name.upper()}"] = _FORMS["absent"] if array is None else _form_of(array)
             known[f"BITS_{name.upper()}"] = 32 if array is None else width_of(array.dtype)
@@ -74,7 +84,7 @@ class Finish(NamedTuple):
     def push(self) -> dict[str, object]:
         """The push constants by name."""
         push: dict[str, object] = {f"{name}_offset": At(array) for name, array in self.bindings().items()}
-        told = (*self.behind.words, *[0] * (_WORDS - len(self.behind.words)))
+        told = (*self.words, *[0] * (_WORDS - len(self.words)))
         return push | {f"n_{place}": value for place, value in enumerate(told)}
 
     def bindings(self) -> dict[str, Tensor | None]:
@@ -82,10 +92,9 @@ class Finish(NamedTuple):
         missing = [None] * (len(_NAMES) - len(self.arrays))
         return dict(zip(_NAMES, (*self.arrays, *missing), strict=True))
 
-    def filling(self, registry: Registry) -> Filling:
-        """The code of the hole."""
-        hole = Hole("finish", self.behind.expression, 1 + len(_NAMES), tuple(range(_WORDS)))
-        return Filling(registry, hole)
+    def fits(self, choice: Choice) -> bool:
+        """Whether a kernel has the hole, and the expression is not too long for it (``finish`` of its ``tile``)."""
+        return is_offered(choice) and self.length <= choice.tile.get("finish", MOST.nodes)
 
 
 def _form_of(array: Tensor) -> int | None:
@@ -102,13 +111,3 @@ def _form_of(array: Tensor) -> int | None:
 def is_offered(choice: Choice) -> bool:
     """Whether a kernel has the hole."""
     return "FINISHED" in choice.variant.constants
-
-
-def takes(choice: Choice, behind: Behind) -> bool:
-    """Whether a kernel has the hole, and that expression is not too long for it (``finish`` of its ``tile``)."""
-    return is_offered(choice) and length_of([behind.expression.output]) <= choice.tile.get("finish", MOST.nodes)
-
-
-#: The constants and the push constants of a kernel that has the hole, where nothing stands behind.
-NOTHING = {"FINISHED": 0, **{f"FORM_{name}": _FORMS["absent"] for name in "RP"}, "BITS_R": 32, "BITS_P": 32}
-NO_WORDS = {**{f"{name}_offset": 0 for name in _NAMES}, **{f"n_{place}": 0 for place in range(_WORDS)}}

@@ -19,14 +19,25 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...runtime.interface import Capture
-from ..arrays.fusion import STEPS, Array, CapturedWork, ElementwiseCommand, Together, elementwise, replace
+from ..arrays.fusion import (
+    RESULT,
+    STEPS,
+    Array,
+    CapturedWork,
+    ElementwiseCommand,
+    Together,
+    after_result,
+    elementwise,
+    replace,
+    shaped,
+)
 from ..arrays.operations import spec
 from ..device.call import executable_of, plan_of
 from ..device.device import Device, NotedCall
 from ..device.plan import ALIGN_MOST, Layout, Plan
 from ..device.tensor import contiguous_strides, reshaped
 from ..expressions.expression import Expression
-from ..expressions.nodes import Node, element, replaced
+from ..expressions.nodes import Node, element
 from ..norms.fusion import NormCommand
 from ..norms.plan import Norm
 from .call import ACTIVATIONS, LinearCall
@@ -34,7 +45,6 @@ from .finish import MOST, Behind
 
 #: The binding of an array that a plan does not read.
 _UNBOUND = (None, 0, 0)
-_RESULT = 1000  # the number of a call's result among elements, until there is a hole for them
 
 
 class _Linear(NamedTuple):
@@ -112,18 +122,18 @@ class _Linear(NamedTuple):
             self.call._replace(static=static), tuple(arrays), result, self.numbers | set(numbers), self.reads + more
         )
 
-    def finished(self, members: Mapping[int, ElementwiseCommand], output: Node, together: Together) -> _Linear:
+    def finished(
+        self, members: Mapping[int, ElementwiseCommand], result: Array, output: Node, together: Together
+    ) -> _Linear:
         """The call with an expression behind it, of the elements and words of ``together``."""
-        (own,) = replaced([output], lambda leaf: leaf if leaf.name == "word" else _shifted(leaf))
         read = tuple(
             (number, array.memory) for number, member in members.items() for array in member.arrays
             if not together.makes(array)
         )  # fmt: skip
         others: list[Array | None] = [*together.arrays, None, None]
         return self._replace(
-            arrays=(*self.arrays, *others[:2]), result=_contiguous(self.result, members[max(members)].result),
-            numbers=self.numbers | members.keys(), reads=self.reads + read,
-            finish=(Behind(Expression(own), tuple(together.words)),),
+            arrays=(*self.arrays, *others[:2]), result=result, numbers=self.numbers | members.keys(),
+            reads=self.reads + read, finish=(Behind(Expression(after_result(output)), tuple(together.words)),),
         )  # fmt: skip
 
     def normed(self, number: int, x: Array, weight: Array, terms: tuple[float, float]) -> _Linear:
@@ -252,27 +262,28 @@ def _finished(around: _Captured, linear: _Linear) -> Iterator[_Linear]:
     """The call with one, two and more elementwise operations behind it as an expression."""
     work, made = around.work, linear.result
     shape, dtype = made.layout.shape, made.layout.dtype
-    together = Together(lambda array: _with_shape(array, shape))
-    together.note(made, element(_RESULT))
+    together = Together(lambda array: shaped(array, shape))
+    together.note(made, element(RESULT))
     inside: dict[Array, frozenset[int]] = {made: linear.numbers}  # with what writes it
     members: dict[int, ElementwiseCommand] = {}
     while len(members) < STEPS:
         known = linear.numbers | members.keys()
         readers = {number for array in inside for number in work.readers[array.memory]} - known
-        member = around.elementwise(min(readers)) if readers else None
-        if member is None or not _takes(inside, member, shape):
+        number = min(readers, default=None)
+        member = None if number is None else around.elementwise(number)
+        if number is None or member is None or not _takes(inside, member, shape):
             return
-        number = min(readers)
         members[number], output = member, together.output(member)
         numbers = linear.numbers | members.keys()
         closed = all(around.is_between(array, writers, numbers) for array, writers in inside.items())
-        result = member.result.layout.dtype
+        result = _contiguous(made, member.result)
+        gives = result.layout.dtype
         fits = MOST.takes([output], len(together.arrays), len(together.words)) and not any(
-            array.memory is member.result.memory for array in together.arrays
+            array.memory is result.memory for array in together.arrays
         )
-        whole = _contiguous(made, member.result).is_whole(member.result)
-        if closed and fits and whole and (result == dtype or dtype.itemsize == result.itemsize == 4):
-            yield linear.finished(members, output, together)
+        stored = result.is_whole(member.result) and (gives == dtype or dtype.itemsize == gives.itemsize == 4)
+        if closed and fits and stored:
+            yield linear.finished(members, result, output, together)
         together.note(member.result, output)
         inside[member.result] = frozenset([number])
 
@@ -293,22 +304,10 @@ def _takes(inside: Container[Array], member: ElementwiseCommand, shape: tuple[in
     return True
 
 
-def _with_shape(array: Array, shape: tuple[int, ...]) -> Array:
-    """The array with that shape, as `_takes` has found that it has."""
-    strides = reshaped(array.layout.shape, array.layout.strides, shape)
-    assert strides is not None, "_takes has looked"
-    return array._replace(layout=array.layout._replace(shape=shape, strides=strides))
-
-
 def _contiguous(made: Array, result: Array) -> Array:
     """The result of an operation with the axes of what it is made of."""
     shape = made.layout.shape
     return result._replace(layout=result.layout._replace(shape=shape, strides=contiguous_strides(shape)))
-
-
-def _shifted(leaf: Node) -> Node:
-    """An element as the hole has it: the call's result is the first."""
-    return element(0 if leaf.value == _RESULT else leaf.value + 1)
 
 
 @functools.cache

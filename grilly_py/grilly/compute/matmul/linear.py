@@ -143,7 +143,7 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     if added is not None:
         epilogue = epilogue._replace(residual=four_axes(added), offset=offsets[3])
     if behind:
-        epilogue = epilogue._replace(finish=Finish.of(*behind, others, rows, cols))
+        epilogue = epilogue._replace(finish=Finish.of(registry, *behind, others, rows, cols))
     prologue = Prologue() if factors is None else Prologue(factors, offsets[4], *norm)
     matmul = Matmul(
         "linear", a, b, c, bias=own, high=high and depth > 0, offsets=(offsets[0], offsets[1]), split_b=kept,

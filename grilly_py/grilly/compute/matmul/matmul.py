@@ -16,10 +16,9 @@ from ..device.cut import parts, placed
 from ..device.device import DeviceFacts
 from ..device.plan import Planner, fits_binding, strided
 from ..device.tensor import Tensor
-from ..expressions.expression import Filling
 from .call import ACTIVATIONS, Matmul, Operands
 from .factor_layout import rows_of
-from .finish import NO_WORDS, NOTHING, is_offered, takes
+from .finish import is_offered
 from .passes import PASSES, Gate, Stage
 from .selection import Kernel, fits_one_dispatch, select
 from .split import split, split_words
@@ -47,7 +46,7 @@ def emit_matmul(planner: Planner, registry: Registry, matmul: Matmul) -> Tensor 
             continue
         kernel = select(planner.facts, registry, stage)
         rewritten = _rewritten(planner, registry, stage, kernel)
-        if stage.epilogue.finish is not None:
+        if stage.epilogue.finish.filling is not None:
             _check_finish(planner.facts, stage, kernel, rewritten)
         if rewritten is not None:
             stages += reversed(rewritten)
@@ -59,18 +58,16 @@ def emit_matmul(planner: Planner, registry: Registry, matmul: Matmul) -> Tensor 
             kernel = kernel._replace(transposed=(False, False), whole_eights=(True, True))
             if stage.split_b is None and stage.b.shape == matmul.b.shape:  # not some of its columns
                 made = split_b
-        _emit_dispatches(planner, registry, stage, kernel, operands)
+        _emit_dispatches(planner, stage, kernel, operands)
     return made
 
 
 def _check_finish(facts: DeviceFacts, matmul: Matmul, kernel: Kernel, rewritten: list[Stage] | None) -> None:
     """Raise UnsupportedError where an expression behind the product takes a dispatch of its own."""
-    finish = matmul.epilogue.finish
-    assert finish is not None
     if rewritten is not None and len(rewritten) == 1:
         return  # it is asked again
     whole = rewritten is None and fits_one_dispatch(facts, kernel, matmul.operands)
-    if not whole or not takes(kernel.choice, finish.behind):
+    if not whole or not matmul.epilogue.finish.fits(kernel.choice):
         raise UnsupportedError(f"{kernel.choice}: the expression takes a dispatch of its own")
 
 
@@ -92,14 +89,10 @@ def split_factors(planner: Planner, registry: Registry, matmul: Matmul) -> tuple
     return matmul.operands._replace(a=a, b=b), split_b
 
 
-def _emit_dispatches(
-    planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel, operands: Operands
-) -> None:
+def _emit_dispatches(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operands) -> None:
     """Plan the dispatches of a product that its kernel takes: one, or several where it exceeds a limit."""
     if fits_one_dispatch(planner.facts, kernel, operands):
-        finish = matmul.epilogue.finish
-        filling = None if finish is None else finish.filling(registry)
-        _dispatch(planner, matmul, kernel, operands, operands.a.shape[1] // operands.b.shape[1], 0, filling)
+        _dispatch(planner, matmul, kernel, operands, operands.a.shape[1] // operands.b.shape[1], 0)
         return
     for block in _blocks_of_columns(planner.facts, matmul, kernel, operands):
         for heads in _groups_of_heads(block):
@@ -160,16 +153,12 @@ def _emit_parts(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Oper
         _dispatch(planner, matmul, kernel, part, group, starts[2])
 
 
-def _dispatch(
-    planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_row: int,
-    filling: Filling | None = None,
-) -> None:  # fmt: skip
+def _dispatch(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_row: int) -> None:
     """Plan one dispatch. ``group`` heads of a share one of b; ``first_row`` of the product is the part's first."""
     choice, partition, shape = kernel.choice, kernel.partition, operands.c.shape
     groups = kernel.groups(shape)
-    arrays = {**operands._asdict(), "norm": matmul.prologue.weight}
-    if matmul.epilogue.finish is not None:
-        arrays |= matmul.epilogue.finish.bindings()
+    finish = matmul.epilogue.finish
+    arrays = {**operands._asdict(), "norm": matmul.prologue.weight, **finish.bindings()}
     if partition.splits > 1:
         tiles = math.prod(groups) // partition.splits
         # Counters are zero before and after every dispatch, and calls of the plan in flight together do not meet in
@@ -180,7 +169,7 @@ def _dispatch(
         }
     push = _push(matmul, kernel, operands, group, first_row)
     planner.dispatch(choice, _constants(matmul, kernel, operands), arrays, push, groups, kernel.work(shape),
-                     filling=filling)  # fmt: skip
+                     filling=finish.filling)  # fmt: skip
 
 
 def _push(matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_row: int) -> dict:
@@ -198,8 +187,7 @@ def _push(matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_
         weight, _, epsilon, added = matmul.prologue
         push |= strided("norm", weight, ()) | {"norm_eps": epsilon, "norm_added": added}
     if is_offered(kernel.choice):
-        finish = matmul.epilogue.finish
-        push |= NO_WORDS if finish is None else finish.push()
+        push |= matmul.epilogue.finish.push()
     return push
 
 
@@ -214,7 +202,6 @@ def _constants(matmul: Matmul, kernel: Kernel, operands: Operands) -> dict[str, 
         "NORM": int(matmul.prologue.weight is not None), "TRANSPOSED_A": int(kernel.transposed[0]),
         "TRANSPOSED_B": int(kernel.transposed[1]), "ALIGNED_A": int(kernel.whole_eights[0]),
         "ALIGNED_B": int(kernel.whole_eights[1]), "CAUSAL": int(matmul.model == "gpt"), **partition.constants,
+        **matmul.epilogue.finish.constants(),
     }  # fmt: skip
-    finish = matmul.epilogue.finish
-    known |= NOTHING if finish is None else finish.constants()
     return {name: known[name] for name in kernel.choice.variant.constants}

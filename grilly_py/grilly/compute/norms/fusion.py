@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 from ...errors import UnsupportedError
 from ...runtime.interface import Capture
 from ..arrays.fusion import (
+    RESULT,
     STEPS,
     Array,
     CapturedWork,
     ElementwiseCommand,
     Together,
+    after_result,
     bound,
     elementwise,
     planner_of,
@@ -33,7 +35,7 @@ from ..device.plan import Layout
 from ..device.tensor import contiguous_strides, reshaped
 from ..expressions.cutting import Most
 from ..expressions.expression import Expression
-from ..expressions.nodes import Node, element, in_order, replaced
+from ..expressions.nodes import Node, element, in_order
 from .plan import OPERANDS, WORDS, Norm, Rows, emit_with_expressions, most_calls
 
 #: What both expressions have at most.
@@ -41,7 +43,6 @@ _MOST = Most(OPERANDS, WORDS, 300)
 #: Full arrays that make the elements of a row that is read twice, at most: more would move more bytes than a store.
 _READ_TWICE = 2
 _BINDINGS = ("x", "r", "w", "b", "y", "s")  # shaders/norms/norm-rows.toml
-_RESULT = OPERANDS  # the number of the norm's result among elements, until there is a hole for them
 
 
 class NormCommand(NamedTuple):
@@ -202,7 +203,7 @@ class _Fused:
         Its number among the operations.
     before, after : Node
         The bits of what is normed, of elements of ``arrays`` and of words; those of what is written, of these and of
-        the norm's result, whose number is ``_RESULT``.
+        the norm's result, whose number is ``RESULT``.
     arrays : list of Array
         With the shape of ``result``.
     words : list of int
@@ -242,7 +243,7 @@ class _Fused:
         for member in members:
             self.after = together.output(member)
             if member is self.command:
-                self.before, self.after = self.after, element(_RESULT)
+                self.before, self.after = self.after, element(RESULT)
             together.note(member.result, self.after)
         self.arrays, self.words = together.arrays, together.words
         written = self.result
@@ -294,20 +295,12 @@ def _command(device: Device, fused: _Fused) -> tuple | None:
     }
     aligned = {name for name, offset in zip(names, offsets, strict=True) if offset % 4 == 0}
     rows = Rows(**{name: tensors.get(name) for name in "xrwbysp"}, t=None, groups=0, aligned={"y", *beside} <= aligned)
-    outputs = replaced([fused.after], _shifted)
     try:
         emit_with_expressions(planner, device.registry, norm.norm, rows, aligned, Expression(fused.before),
-                              Expression(outputs[0]))  # fmt: skip
+                              Expression(after_result(fused.after)))  # fmt: skip
     except UnsupportedError:
         return None
     return bound(device, planner, arrays, fused.words, fused.seconds)
-
-
-def _shifted(leaf: Node) -> Node:
-    """A leaf of what stands behind as its hole has it: the norm's result is the first of its elements."""
-    if leaf.name == "word":
-        return leaf
-    return element(0 if leaf.value == _RESULT else leaf.value + 1)
 
 
 __all__ = ["NormCommand", "fuse_norms"]
