@@ -223,6 +223,23 @@ def test_a_checkpoint_of_another_training(finetune, capsys):
     assert "a checkpoint of another training: lora was 2, and is 4" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("changed, why", [
+    ({"facts": []}, "checkpoint.json has no facts of a training"), ({"batches": 5}, "state is a int; expected a map"),
+    ({"batches": {"epoch": "x"}}, "epoch of the state is 'x'"), ({"batches": {"batch": -1}}, "the state is -1"),
+    ({"losses": []}, "it has 0 losses, and 2 batches"), ({"losses": None}, "cannot be gone on from"),
+    ({"file": None}, "neither None.safetensors nor"),
+])  # fmt: skip
+def test_a_checkpoint_that_was_changed(finetune, tmp_path, capsys, changed, why):
+    assert finetune("--lora", "2", steps=2) == 0
+    file = tmp_path / "out" / "checkpoint.json"
+    told = json.loads(file.read_text())
+    for name, value in changed.items():
+        told[name] = {**told[name], **value} if isinstance(value, dict) else value
+    file.write_text(json.dumps(told))
+    assert finetune("--lora", "2", "--resume", steps=2) == 1
+    assert why in capsys.readouterr().err
+
+
 def test_models_that_continue_no_texts(finetune, folder, capsys):
     write_folder(folder, goldens.cases("models")["bert"].arguments)
     assert finetune("--lora", "2") == 1

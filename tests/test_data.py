@@ -87,6 +87,7 @@ def test_what_a_batch_is_of_stays_as_it_was(vulkan_backend):
     ((np.arange(100), 2, 8), {"epochs": 0}, ValueError, "epochs is 0"),
     ((np.arange(16), 2, 8), {}, ValueError, "there are 1 rows of 8 tokens; a batch has 2"),
     ((np.arange(100), 2, 8), {"state": {"seed": 1}}, ValueError, "the state is of seed 1, and this is 0"),
+    ((np.arange(100), 2, 8), {"state": [1]}, ValueError, "state is a list; expected a mapping"),
     ((np.arange(100), 2.5, 8), {}, TypeError, "batch_size"),
 ])  # fmt: skip
 def test_bad_input_of_batches(vulkan_backend, arguments, options, error, why):

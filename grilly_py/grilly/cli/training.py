@@ -141,7 +141,9 @@ class Training:
         if not (self.folder / STATE).is_file():
             raise CommandError(f"--resume: {self.folder} has no {STATE}; leave --resume out to begin")
         told = read_json(self.folder / STATE)
-        former = told.get("facts", {})
+        former = told.get("facts")
+        if not isinstance(former, dict):
+            raise CommandError(f"--resume: {self.folder / STATE} has no facts of a training")
         other = [f"{name} was {former.get(name)}, and is {now}" for name, now in self.facts.items()
                  if former.get(name) != now]  # fmt: skip
         if other:
@@ -155,6 +157,8 @@ class Training:
             self.optimizer.load_state_dict({name.removeprefix(OF_OPTIMIZER): one for name, one in arrays.items()})
             self.batches.go_to(told["batches"])
             self.losses = [float(loss) for loss in told["losses"]]
+            if len(self.losses) * self.accumulate != self.batches.place:
+                raise ValueError(f"it has {len(self.losses)} losses, and {self.batches.place} batches")
         except (ModelError, KeyError, ValueError, TypeError) as error:
             raise CommandError(f"--resume: {self.folder / STATE} cannot be gone on from: {error}") from error
 

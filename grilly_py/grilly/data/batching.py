@@ -57,12 +57,17 @@ class Batches(Iterator[dict[str, Tensor]]):
         return {"seed": self._seed, "epoch": epoch, "batch": batch, "rows": self._count, "batch_size": self._size}
 
     def go_to(self, state: Mapping[str, int]) -> None:
-        """Go on from a `state`. Raises ValueError for that of other rows, batches or seed."""
+        """Go on from a `state`. Raises ValueError for that of other rows, batches or seed, and for what is none."""
+        if not isinstance(state, Mapping):
+            raise ValueError(f"batches: state is a {type(state).__name__}; expected a mapping, as Batches.state is")
         own = self.state
         for name in ("seed", "rows", "batch_size"):
             if state.get(name) != own[name]:
                 raise ValueError(f"batches: the state is of {name} {state.get(name)}, and this is {own[name]}")
-        self.place, self._sent, self._read = int(state["epoch"]) * self.per_epoch + int(state["batch"]), None, None
+        for name in ("epoch", "batch"):
+            if not isinstance(state.get(name), int) or state[name] < 0:
+                raise ValueError(f"batches: {name} of the state is {state.get(name)!r}; expected at least 0")
+        self.place, self._sent, self._read = state["epoch"] * self.per_epoch + state["batch"], None, None
 
     def __next__(self) -> dict[str, Tensor]:
         sent = self._sent if self._sent is not None else self._taken(self.place)
@@ -148,7 +153,8 @@ def batches(
     Raises
     ------
     ValueError
-        For numbers out of range, tokens that do not fill a batch, and a state of other rows, batches or seed.
+        For numbers out of range, tokens that do not fill a batch, and a state of other rows, batches or seed, or
+        that is none.
     TypeError
         For tokens that are no integers of one axis.
 
