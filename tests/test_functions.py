@@ -109,6 +109,28 @@ def test_integers_stay_exact_and_are_in_range(vulkan_backend):
     assert float(add(vulkan_backend.tensor(np.float32([0.0])), 10**20)) == np.float32(1e20)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int8", "uint16"])
+def test_what_is_chosen_beside_a_one_keeps_its_truth(vulkan_backend, dtype):
+    x = vulkan_backend.tensor(np.array([0, 1, 2, 77], dtype))
+    assert grilly.elementwise(lambda x: grilly.minimum(1, x).astype(bool))(x).tolist() == [False, True, True, True]
+    assert grilly.elementwise(lambda x: grilly.where(x > 1, 1, x) != 0)(x).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_zeros_in_a_function_are_numbers_as_others(vulkan_backend, dtype):
+    """Compilers know better what x * 0 is, but for infinities, NaN and -0."""
+    given = np.array([1, -1, 0.0, -0.0, math.inf, -math.inf, math.nan], dtype)
+    x = vulkan_backend.tensor(given)
+    for of in (lambda x: x * 0.0, lambda x: -0.0 * x, lambda x: x + 0.0, lambda x: x - -0.0, lambda x: 0.0 - x,
+               lambda x: x + x * (x * 0)):  # fmt: skip
+        with np.errstate(invalid="ignore"):
+            wanted = of(given)
+        for found in (grilly.elementwise(of)(x).numpy(), vulkan_backend.capture(of, x)(x).numpy()):
+            np.testing.assert_array_equal(found, wanted)
+            numbers = ~np.isnan(wanted)
+            np.testing.assert_array_equal(np.signbit(found[numbers]), np.signbit(wanted[numbers]))
+
+
 @pytest.mark.parametrize("digits", [39, 400])
 def test_integers_beyond_floats_are_rounded_to_infinity(vulkan_backend, digits):
     """As arrays have it: as arguments, and as numbers in a function."""

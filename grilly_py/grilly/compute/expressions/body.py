@@ -83,6 +83,18 @@ class Body:
             self._zero = self._emit(code, op.CALL, self._uint, self._linker.own("zero"))
         return self._zero
 
+    def _hidden_zero(self, code: list[int], node: Node, own: int) -> int:
+        """The operand of a sum or product; a zero as one of which compilers know nothing.
+
+        Mesa's gallivm makes 0 of x * 0, where x may be infinite or NaN, and x of x + 0, where x may be -0.
+        """
+        if node.name != "constant" or node.value & 0x7FFFFFFF:
+            return own
+        bits = self._unknown_zero(code)
+        if node.value:
+            bits = self._emit(code, _XOR, self._uint, bits, self._linker.declare(_CONSTANT, self._uint, node.value))
+        return self._emit(code, INSTRUCTIONS["float_of_bits"][0], self._float, bits)
+
     def _constant(self, node: Node) -> int:
         if node.type == "bool":
             return self._linker.declare(_TRUE if node.value else _FALSE, self._bool)
@@ -111,6 +123,8 @@ class Body:
             pair = self._linker.declare(_VECTOR, self._bool, 2)
             operands = [self._emit(code, _CONSTRUCT, pair, operands[0], operands[0]), *operands[1:]]
         opcode = INSTRUCTIONS[node.name][0]
+        if node.name in _FLOATS:
+            operands = [self._hidden_zero(code, *both) for both in zip(node.operands, operands, strict=True)]
         if node.name in _EXTENDED:
             return self._emit(code, op.EXT_INST, type, self._linker.extended(), opcode, *operands)
         own = self._emit(code, opcode, type, *operands)

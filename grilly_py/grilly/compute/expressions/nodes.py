@@ -139,7 +139,7 @@ def _simpler(name: str, type: str, operands: tuple[Node, ...]) -> Node | None:
             return operands[1]
     if name == "not_equal" and first.name == "select" and operands[1] is constant(0, operands[1].type):
         # bool as an element, and back
-        if [one.name == "constant" and one.value for one in first.operands[1:]] == [1, 0]:
+        if first.operands[1:] == (constant(1, first.type), constant(0, first.type)):
             return first.operands[0]
     if name == "logical_not" and first.name == "logical_not":
         return first.operands[0]
