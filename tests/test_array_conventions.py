@@ -265,6 +265,12 @@ def test_shape_and_dtype_are_not_set(default):
     assert x.shape == (2, 3) and x.dtype == np.float32
 
 
+def test_differences_of_none_and_of_more_than_there_are(default):
+    x = grilly.asarray([1, 4, 9])
+    assert grilly.diff(x, n=0, prepend=x, append=x).tolist() == [1, 4, 9]
+    assert grilly.diff(x, n=2).tolist() == [2] and grilly.diff(x, n=10**12).tolist() == []
+
+
 def test_repeats_in_an_array(default):
     x = grilly.asarray([1, 2])
     assert grilly.repeat(x, np.array([1, 2])).tolist() == [1, 2, 2]
@@ -279,6 +285,19 @@ def test_repeats_in_an_array(default):
         (lambda x: grilly.tensordot(x, x, axes=-1), ValueError, "-1 axes"),
         (lambda x: grilly.tensordot(x, x, axes=3), ValueError, "3 axes"),
         (lambda x: grilly.diff(x, n=-1), ValueError, "n is -1"),
+        (lambda x: grilly.diff(x, n=1.5), TypeError, "diff: n is 1.5"),
+        (lambda x: grilly.eye(2.0), TypeError, "eye: n_rows is 2.0"),
+        (lambda x: grilly.eye(2, k="a"), TypeError, "eye: k is 'a'"),
+        (lambda x: grilly.linspace(0, 1, 2.5), TypeError, "linspace: num is 2.5"),
+        (lambda x: grilly.vecdot(x, x, axis=None), TypeError, "vecdot: axis is None"),
+        (lambda x: grilly.linalg.cross(x, x, axis="a"), TypeError, "cross: axis is 'a'"),
+        (lambda x: grilly.linalg.diagonal(x, offset=0.5), TypeError, "diagonal: offset is 0.5"),
+        (lambda x: grilly.linalg.matrix_power(x, 2.0), TypeError, "matrix_power: n is 2.0"),
+        (lambda x: grilly.linalg.vector_norm(x, ord=[1]), TypeError, r"vector_norm: ord is \[1\]"),
+        (lambda x: grilly.permute_dims(x, 1), ValueError, "1 axes for a tensor of 2"),
+        (lambda x: grilly.permute_dims(x, None), TypeError, "permute_dims: axes is None"),
+        (lambda x: grilly.random.normal(3, std=None), TypeError, "normal: std is None"),
+        (lambda x: grilly.random.integers(0, 2.5, 3), TypeError, "integers: high is 2.5"),
         (lambda x: grilly.broadcast_to(x, (2, -1)), ValueError, "does not broadcast"),
         (lambda x: grilly.concat([x, x[0]], axis=1), ValueError, "unlike numbers of axes"),
         (lambda x: grilly.meshgrid(x), ValueError, "one axis each"),

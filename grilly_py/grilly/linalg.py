@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import operator
 from typing import Any, Literal, NoReturn
 
 from .array_api.creation import eye
@@ -24,6 +23,7 @@ from .compute.arrays.promotion import FLOAT32, kind_of
 from .compute.arrays.reductions import axes_of, norm
 from .compute.arrays.shapes import diagonal_of
 from .compute.attention import foreign
+from .compute.device.numbers import integer, number
 from .compute.device.tensor import Tensor
 
 __all__ = [
@@ -63,7 +63,7 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1, **unknown: NoReturn) -> 
         raise foreign.unknown("cross", unknown, KEYWORDS)
     x1, x2 = tensors_of("cross", x1, x2)
     shape = check_broadcast("cross", x1, x2)
-    least = builtins.min(x1.ndim, x2.ndim)
+    axis, least = integer("cross", "axis", axis), builtins.min(x1.ndim, x2.ndim)
     if not -least <= axis < (len(shape) if x1.ndim == x2.ndim else 0) or x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise ValueError(f"cross: shapes {x1.shape} and {x2.shape}; expected 3 elements along axis {axis} of both")
     x1, x2, dtype = wide(x1, x2)
@@ -81,7 +81,7 @@ def diagonal(x: Tensor, /, *, offset: int = 0, **unknown: NoReturn) -> Tensor:
     """
     if unknown:
         raise foreign.unknown("diagonal", unknown, _OF_MATRICES)
-    return diagonal_of(tensor_of("diagonal", x), operator.index(offset))
+    return diagonal_of(tensor_of("diagonal", x), integer("diagonal", "offset", offset))
 
 
 def matrix_norm(
@@ -123,7 +123,7 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
     Raises ValueError for other shapes, and for a negative ``n``, which needs an inverse.
     """
-    x, n = tensor_of("matrix_power", x), operator.index(n)
+    x, n = tensor_of("matrix_power", x), integer("matrix_power", "n", n)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ValueError(f"matrix_power: x has shape {x.shape}; expected square matrices")
     if n < 0:
@@ -190,7 +190,7 @@ def vector_norm(
         raise foreign.unknown("vector_norm", unknown, _NORMS)
     if isinstance(ord, str) or ord is None:
         raise ValueError(f"vector_norm: ord is {ord!r}; expected a number; grilly.linalg.matrix_norm has 'fro'")
-    x = _floating("vector_norm", x)
+    x, ord = _floating("vector_norm", x), number("vector_norm", "ord", ord)
     if ord == 2:
         return norm("norm", x, axis, keepdims)
     if math.isinf(ord):
@@ -201,7 +201,7 @@ def vector_norm(
     elif ord == 1:
         found = sum(abs(wide), axis=axis, keepdims=keepdims)
     else:
-        found = _root_of_powers(abs(wide), axis, keepdims, float(ord))
+        found = _root_of_powers(abs(wide), axis, keepdims, ord)
     return cast(found, x.dtype)
 
 

@@ -10,7 +10,6 @@ of one integer among the function's arguments its own.
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 from .array_api.operands import device_at
@@ -18,7 +17,7 @@ from .compute.arrays import draws as _draws
 from .compute.attention.foreign import named
 from .compute.backend import Compute
 from .compute.device.device import Device
-from .compute.device.numbers import integer
+from .compute.device.numbers import integer, number
 from .compute.device.tensor import Tensor
 from .compute.random import drawn, manual_seed
 
@@ -71,10 +70,11 @@ def normal(
     ValueError
         For a seed or an offset out of range, a mean or deviation that float32 does not hold, and a negative deviation.
     """
+    mean, std = number("normal", "mean", mean), number("normal", "std", std)
     if not std >= 0:
         raise ValueError(f"normal: std is {std}; expected no negative number")
     opened, seed, offset = _source("normal", device, seed, offset)
-    return _draws.floats(opened, _draws.NORMAL, "normal", shape, float(mean), float(std), dtype, seed, offset)
+    return _draws.floats(opened, _draws.NORMAL, "normal", shape, mean, std, dtype, seed, offset)
 
 
 @named(_KEYWORDS)
@@ -86,7 +86,7 @@ def uniform(
 
     Parameters and errors as ``normal``; ValueError also for bounds that are not finite, and a ``high`` below ``low``.
     """
-    low, high = float(low), float(high)
+    low, high = number("uniform", "low", low), number("uniform", "high", high)
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise ValueError(f"uniform: low is {low} and high is {high}; expected finite numbers, and high not below low")
     opened, seed, offset = _source("uniform", device, seed, offset)
@@ -110,5 +110,5 @@ def integers(
         For bounds that the dtype does not hold, none or more than 2**32 - 1 numbers between them, and as ``normal``.
     """
     opened, seed, offset = _source("integers", device, seed, offset)
-    low, high = operator.index(low), operator.index(high)
+    low, high = integer("integers", "low", low), integer("integers", "high", high)
     return _draws.integers(opened, "integers", low, high, shape, dtype, seed, offset)

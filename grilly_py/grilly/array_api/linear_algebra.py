@@ -67,6 +67,7 @@ def vecdot(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axis: int = -
     if unknown:
         raise foreign.unknown("vecdot", unknown, KEYWORDS)
     x1, x2 = tensors_of("vecdot", x1, x2)
+    axis = integer("vecdot", "axis", axis)
     if not (-min(x1.ndim, x2.ndim) <= axis < 0):
         raise ValueError(f"vecdot: axis {axis}; expected a negative one that both have")
     if x1.shape[axis] != x2.shape[axis]:

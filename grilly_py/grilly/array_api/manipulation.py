@@ -13,6 +13,7 @@ from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
 from ..compute.arrays import take as _take
 from ..compute.attention import foreign
+from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from .operands import KEYWORDS, Axes, tensor_of, tensors_of
 
@@ -106,6 +107,7 @@ def reshape(x: Tensor | np.ndarray, /, shape: tuple[int, ...], *, copy: bool | N
 def permute_dims(x: Tensor | np.ndarray, /, axes: tuple[int, ...]) -> Tensor:
     """x with its axes in another order; a view."""
     x = tensor_of("permute_dims", x)
+    axes = tuple(axes) if np.iterable(axes) else (integer("permute_dims", "axes", axes),)
     if len(axes) != x.ndim:
         raise ValueError(f"permute_dims: {len(axes)} axes for a tensor of {x.ndim}")
     return x.transpose(axes) if axes else x

@@ -11,6 +11,7 @@ from ..compute.arrays import elementwise as _elementwise
 from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
 from ..compute.attention import foreign
+from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from .operands import KEYWORDS, Axes, tensor_of, tensors_of
 
@@ -39,17 +40,21 @@ def diff(
     append: Tensor | np.ndarray | None = None,
     **unknown: NoReturn,
 ) -> Tensor:
-    """The differences of neighbours along an axis, taken ``n`` times. Raises ValueError for a negative ``n``."""
+    """The differences of neighbours along an axis, taken ``n`` times; x itself for none, as in NumPy.
+
+    Raises TypeError for an ``n`` that is no integer, and ValueError for a negative one.
+    """
     if unknown:
         raise foreign.unknown("diff", unknown, KEYWORDS)
+    n = integer("diff", "n", n)
     if n < 0:
         raise ValueError(f"diff: n is {n}; expected 0 or more")
     x, *more = tensors_of("diff", x, *(one for one in (prepend, append) if one is not None))
     parts = [*more[: prepend is not None], x, *more[prepend is not None :]]
     place = _axes.axis_of("diff", axis, x.ndim)
-    found = _shapes.concat(parts, place) if len(parts) > 1 else x
+    found = _shapes.concat(parts, place) if len(parts) > 1 and n else x
     lead = (slice(None),) * place
-    for _ in range(n):
+    for _ in range(min(n, found.shape[place])):  # there is nothing left then
         after, before = found._selected((*lead, slice(1, None))), found._selected((*lead, slice(0, -1)))
         found = _elementwise.binary("subtract", after, before)
     return found

@@ -189,10 +189,12 @@ def linspace(device: Device, start, stop, num: int, dtype=None, endpoint: bool =
     if kind_of(asked) != "floating":
         raise TypeError(f"linspace: dtype {asked.name}; expected a floating one")
     start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
-    return device.tensor(np.linspace(start, stop, num, endpoint=endpoint).astype(asked))
+    return device.tensor(np.linspace(start, stop, integer("linspace", "num", num), endpoint=endpoint).astype(asked))
 
 
 def eye(device: Device, rows: int, columns: int | None = None, k: int = 0, dtype=None) -> Tensor:
     """Ones on a diagonal, zeros elsewhere; float32, or as ``dtype``."""
     asked = FLOAT32 if dtype is None else dtype_of(dtype)
+    rows, k = integer("eye", "n_rows", rows), integer("eye", "k", k)
+    columns = rows if columns is None else integer("eye", "n_cols", columns)
     return device.tensor(np.eye(rows, columns, k, dtype=np.int8).astype(asked))
