@@ -120,6 +120,9 @@ def test_many_numbers_are_those_of_parts():
     (np.full(32, 1e300), "Q8_0", ValueError, "infinite or none in float32"),
     (np.full(32, 1e38, np.float32), "Q8_0", ValueError, "beyond what Q8_0 holds"),
     (np.full(32, 1e38, np.float32), "F16", ValueError, "beyond what F16 holds"),
+    *[(np.full(256, 10.0**power), name, ValueError, f"beyond what {name} holds")
+      for name in ("Q4_1", "Q2_K", "Q6_K", "IQ4_NL") for power in (9, 20, 38)],
+    (np.ma.masked_array(np.ones(32)), "Q8_0", TypeError, "a masked array hides elements"),
     (np.zeros(32, np.float32), "Q9_9", ValueError, "type is 'Q9_9'; expected one of F32, "),
     (np.zeros(32, np.float32), 8, TypeError, "type is 8; expected the name of one, such as 'Q4_K'"),
     (np.zeros(256, np.float32), "IQ2_XXS", ValueError, "IQ2_XXS is not written; F32, F16, "),

@@ -15,6 +15,8 @@ from .types import TYPES, QuantizationType
 
 #: So many elements are computed at once, for which the host needs some hundred bytes each.
 _AT_ONCE = 2**17
+#: More than any type with scales in float16 holds. The squares of such numbers are still in float32's range.
+_BEYOND = 1e9
 
 
 def _type_of(name: str, type: Any) -> QuantizationType:
@@ -147,7 +149,7 @@ def quantize(array: Any, type: str) -> QuantizedTensor:
     Raises
     ------
     TypeError
-        For other arrays than floats, and a type that is no text.
+        For other arrays than floats, masked ones, and a type that is no text.
     ValueError
         For an unknown type or one that is only read, a last axis that is no multiple of the block, NaN, infinities, and
         numbers too large for the type's scales.
@@ -156,6 +158,8 @@ def quantize(array: Any, type: str) -> QuantizedTensor:
     if found.quantize is None:
         written = ", ".join(name for name, one in TYPES.items() if one.quantize is not None)
         raise ValueError(f"quantize: {type} is not written; {written} are")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("quantize: a masked array hides elements, which blocks cannot; give array.filled(value)")
     array = np.asarray(array)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise TypeError(f"quantize: the array is of {array.dtype}; expected floats")
@@ -164,16 +168,20 @@ def quantize(array: Any, type: str) -> QuantizedTensor:
                          f"{found.block}, the block of {type}")  # fmt: skip
     rows = array.reshape(-1, found.block)
     out = np.empty(len(rows), found.layout)
+    most = _BEYOND if found.layout.fields and _scales(found, out) else np.inf
+    beyond = f"quantize: the array has numbers beyond what {type} holds"
     step = max(_AT_ONCE // found.block, 1)
     for first in range(0, len(rows), step):
         with np.errstate(over="ignore"):
             part = np.ascontiguousarray(rows[first : first + step], np.float32)
         if not np.isfinite(part).all():
             raise ValueError("quantize: the array has numbers that are infinite or none in float32")
-        with np.errstate(over="ignore"):
+        if np.abs(part).max(initial=0) > most:
+            raise ValueError(beyond)
+        with np.errstate(over="ignore", invalid="ignore"):
             out[first : first + step] = found.quantize(part)
     if not all(np.isfinite(part).all() for part in _scales(found, out)):
-        raise ValueError(f"quantize: the array has numbers beyond what {type} holds")
+        raise ValueError(beyond)
     return QuantizedTensor(out.view(np.uint8).reshape(-1), array.shape, type)
 
 
