@@ -217,6 +217,14 @@ def test_an_output_that_has_something_else(finetune, tmp_path, capsys):
     assert "out is not empty; give another folder, or --resume" in capsys.readouterr().err
 
 
+def test_an_output_that_cannot_be_written(finetune, tmp_path, capsys):
+    """It is said before the first step, not after the last one."""
+    (tmp_path / "file").touch()
+    assert finetune("--lora", "2", output="file/out") == 1
+    said = capsys.readouterr().err
+    assert "file/out cannot be written: Not a directory" in said and "step" not in said
+
+
 def test_a_checkpoint_of_another_training(finetune, capsys):
     assert finetune("--lora", "2", steps=2) == 0
     assert finetune("--lora", "4", "--resume", steps=2) == 1

@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         if args.resume:
             training.resume()
+        training.begin()
         _begun(model, rows, len(training.losses), args.steps)
         tokens = rows.filled * args.batch_size * args.accumulate * rows.input_ids.shape[1]
         whole = training.run(args.steps, args.save_every, tokens)

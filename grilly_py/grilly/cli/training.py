@@ -24,7 +24,7 @@ from ..models.checkpoint import Checkpoint, replaced, write_safetensors
 from ..models.config import read_json
 from ..transforms import value_and_grad
 from . import CommandError
-from .output import Progress
+from .output import Progress, check_writable
 
 #: The file that names the last checkpoint, and how names of tensors of the optimizer begin in it.
 STATE, OF_OPTIMIZER = "checkpoint.json", "optimizer."
@@ -119,6 +119,14 @@ class Training:
         except UnsupportedError:
             return self._step
 
+    def begin(self) -> None:
+        """Make the folder. Raises CommandError where nothing can be written there, before steps that would be lost."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"{self.folder} cannot be written: {error.strerror}") from error
+        check_writable(str(self.folder / STATE))
+
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def save(self) -> None:
@@ -127,7 +135,6 @@ class Training:
         name = f"checkpoint-{done}"
         tensors = {name: part.numpy() for name, part in self._own.items()}
         tensors |= {OF_OPTIMIZER + name: array for name, array in self.optimizer.state_dict().items()}
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_safetensors(self.folder / f"{name}.safetensors", tensors)
         told = {"file": name, "facts": self.facts, "batches": self.batches.state, "losses": self.losses}
         with replaced(self.folder / STATE) as file:
