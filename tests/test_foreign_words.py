@@ -412,6 +412,7 @@ def test_other_libraries_arrays_are_refused_with_a_way(vulkan_backend, given, wo
         (type("Tensor", (OnlyCapsule,), {"__module__": "torch"})(), "a torch.Tensor; grilly.torch.from_torch makes"),
         (OnlyCapsule(), "a OnlyCapsule; grilly.from_dlpack makes"), ([1.0], "a list; grilly.asarray makes"),
         ((1.0,), "a tuple; grilly.asarray makes"),
+        (grilly.nn.Parameter(X), r"a Parameter; parameter.on\(backend\) makes"),
     ],
 )  # fmt: skip
 def test_operators_refuse_other_libraries_arrays(vulkan_backend, other, words):
@@ -425,6 +426,13 @@ def test_operators_refuse_other_libraries_arrays(vulkan_backend, other, words):
         with pytest.raises(TypeError, match=f"{name}: an operand is {words} a grilly.Tensor of it"):
             call()
     assert (t == None) is False and (t == "x") is False and t not in ({}, None)  # noqa: E711
+
+
+def test_functions_name_the_tensor_of_a_parameter(vulkan_backend):
+    """NumPy's array of it would have no gradient."""
+    weight = grilly.nn.Parameter(X)
+    with pytest.raises(TypeError, match=r"linear: weight is a Parameter; .*; give weight.on\(backend\)"):
+        F.linear(vulkan_backend.tensor(X), weight)
 
 
 def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):

@@ -80,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             where = "" if error.filename is None else f"{error.filename}: "
             return _failed(f"{name}: {where}{error.strerror or error}")
+        except MemoryError as error:
+            return _failed(f"{name}: there is not enough memory" + (f": {error}" if str(error) else ""))
         except KeyboardInterrupt:
             return _failed(f"{name}: interrupted", 130)
         finally:

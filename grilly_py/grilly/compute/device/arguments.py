@@ -8,7 +8,7 @@ import numpy as np
 
 from .device import Device
 from .dtypes import FLOATS_TEXT, dtype_of, is_float
-from .other_arrays import called, is_torch, refuse_hidden
+from .other_arrays import called, is_parameter, is_torch, refuse_hidden
 from .tensor import Tensor
 
 FLOAT32 = np.dtype(np.float32)
@@ -35,6 +35,8 @@ def no_array(operation: str, name: str, given) -> TypeError:
         if "attention" in operation and not operation.endswith("_backward"):
             there += ", and with gradients grilly.torch.attention and scaled_dot_product_attention"
         way = f"; for PyTorch's tensors there is grilly.torch.{there}; or give {name}.numpy()"
+    elif is_parameter(given):
+        way = f"; give {name}.on(backend)"
     elif hasattr(given, "__dlpack__"):
         way = f"; give grilly.from_dlpack({name})"
     elif hasattr(given, "__array__"):

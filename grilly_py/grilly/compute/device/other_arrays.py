@@ -22,8 +22,15 @@ def is_torch(given: Any) -> bool:
     return type(given).__module__.split(".")[0] == "torch"
 
 
+def is_parameter(given: Any) -> bool:
+    """Whether an object is a module's parameter. NumPy's array of it would have no gradients."""
+    return hasattr(given, "grad_on")
+
+
 def way_to_tensor(given: Any) -> str | None:
     """What makes a tensor of an object that holds numbers; None for others."""
+    if is_parameter(given):
+        return "parameter.on(backend)"
     if hasattr(given, "__dlpack__"):
         return "grilly.torch.from_torch" if is_torch(given) else "grilly.from_dlpack"
     return "grilly.asarray" if isinstance(given, (list, tuple, range)) or _is_for_numpy(given) else None
@@ -65,4 +72,4 @@ def refuse_operand(operation: str, given: Any) -> None:
         raise TypeError(f"{operation}: an operand is a {called(given)}; {way} makes a grilly.Tensor of it")
 
 
-__all__ = ["called", "is_torch", "no_operand", "refuse_operand", "way_to_tensor"]
+__all__ = ["called", "is_parameter", "is_torch", "no_operand", "refuse_operand", "way_to_tensor"]
