@@ -193,7 +193,8 @@ def test_checkpoints_outlive_a_crash(finetune, tmp_path, before_batch, capsys):
     (("--warmup", "12"), "--warmup is 12; expected fewer than the 12 steps"),
     (("--batch-size", "99"), "fewer than --batch-size 99"), (("--length", "999"), "row of 999 tokens"),
     (("--resume",), "out has no checkpoint.json; leave --resume out to begin"),
-    (("--seed", "-1"), "--seed is -1"), (("--lora", "2", "--dropout", "1"), "dropout is 1.0"),
+    (("--output", ""), "--output: expected a folder; the name is empty"), (("--seed", "-1"), "--seed is -1"),
+    (("--lora", "2", "--dropout", "1"), "dropout is 1.0"),
 ])  # fmt: skip
 def test_bad_arguments(finetune, capsys, tmp_path, options, why):
     assert finetune(*options) == 1

@@ -110,6 +110,8 @@ def _check(args: argparse.Namespace) -> None:
     said = [f"--{name}" for name in ("alpha", "target", "dropout") if getattr(args, name)]
     if args.lora is None and said:
         raise CommandError(f"{said[0]} is of adapters; add --lora RANK")
+    if not args.output:
+        raise CommandError("--output: expected a folder; the name is empty")
     output = Path(args.output)
     if output.exists() and not output.is_dir():
         raise CommandError(f"{output} is no folder")
