@@ -87,6 +87,8 @@ def test_help_of_each_command(name, capsys):
         ["bench", "--lengths", "64,x"],
         ["bench", "--lengths", "0"],
         ["bench", "--heads", "-1"],
+        ["bench", "--lengths", "64,9223372036854775808"],
+        ["tune", "--shape", "1,2147483647,2147483647,16,32"],
         ["bench", "--dtype", "float64"],
         ["bench", "--max-seconds", "soon"],
         ["shaders", "--dims", ""],
@@ -98,6 +100,16 @@ def test_wrong_arguments(arguments):
     assert done.returncode == 2
     assert "usage: grilly" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments, why", [
+    (["bench", "--heads", "2147483647", "--lengths", "2147483647"], "are too large to be measured"),
+    (["tune", "--shape", "1,2,16,16,32", "--kv-heads", "-1"], "--kv-heads is -1; expected at least 1"),
+    (["tune", "--shape", "1,2,16,16,32", "--kv-heads", "0"], "--kv-heads is 0; expected at least 1"),
+])  # fmt: skip
+def test_sizes_that_no_measurement_has(capsys, arguments, why):
+    assert main(arguments) == 1
+    assert why in capsys.readouterr().err
 
 
 def test_no_driver():

@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--plot needs matplotlib; install it with: pip install 'grilly-vulkan[bench]'")
     if args.dim > 256:
         raise CommandError(f"--dim {args.dim}: head dimensions go from 1 to 256")
+    if args.batch * args.heads * args.dim * max(args.lengths) ** 2 >= 2**60:
+        raise CommandError("--batch, --heads and --lengths are too large to be measured")
     if args.json and args.json != "-":
         check_writable(args.json)
     if args.plot:

@@ -224,11 +224,12 @@ def readable(text: str) -> str:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """An argument's type: whole numbers above 0, separated by commas ("64,128")."""
+    """An argument's type: whole numbers above 0 and below 2**31, separated by commas ("64,128")."""
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers above 0, separated by commas")
+    if not found or min(found) < 1 or max(found) >= 2**31:
+        above = "above 0 and below 2**31" if found and min(found) > 0 else "above 0"
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers {above}, separated by commas")
     return found

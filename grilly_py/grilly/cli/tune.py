@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ def _shape(text: str) -> tuple[int, ...]:
     found = numbers(text)
     if len(found) not in (3, 5):
         raise argparse.ArgumentTypeError(f"{text!r}: expected B,H,Sq,Sk,D or M,N,K")
+    if math.prod(found) >= 2**60:
+        raise argparse.ArgumentTypeError(f"{text!r}: the shape is too large to be measured")
     return found
 
 
@@ -92,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     if args.show or args.reset:
         with open_backend(args) as backend:
             return (_reset if args.reset else _show)(backend.registry)
+    if args.kv_heads is not None and args.kv_heads < 1:
+        raise CommandError(f"--kv-heads is {args.kv_heads}; expected at least 1")
     for shape in args.shape or ():
         if len(shape) == 5 and shape[4] > 256:
             raise CommandError(f"--shape {_text(shape)}: head dimensions go from 1 to 256")
