@@ -479,8 +479,10 @@ def _sorts(variant: Variant) -> list[dict[str, int]]:
 
 
 def _losses(variant: Variant) -> list[dict[str, int]]:
-    own = {"TYPE_X": _FLOAT16, "TYPE_T": _INT64, "WEIGHTED": 1, "SMOOTHED": 1}
-    return [own | ({"LANES": variant.tile["lanes"]} if "LANES" in variant.constants else {"FLAT": 1})]
+    own = {"TYPE_X": _FLOAT16, "TYPE_T": _INT64, "WEIGHTED": 1, "SMOOTHED": 1, "EACH": 8}
+    if "LANES" in variant.constants:
+        return [own | {"LANES": variant.tile["lanes"], "RUNS": runs} for runs in (0, 1)]
+    return [own | {"FLAT": 1, "ROWS": rows} for rows in (0, 1)]
 
 
 def _convolutions(variant: Variant) -> list[dict[str, int]]:
