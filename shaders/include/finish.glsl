@@ -22,7 +22,8 @@ const uint ABSENT = 0u, FLAT = 1u, RUNS = 3u, ALONE = 5u;
 layout(set = 0, binding = FINISH_BINDING, std430) readonly buffer FinishR { uint r_data[]; };
 layout(set = 0, binding = FINISH_BINDING + 1, std430) readonly buffer FinishP { uint p_data[]; };
 
-// 0, of which compilers know nothing: what holes round to float16 is kept rounded by it (expressions/body.py).
+// 0, of which compilers know nothing: what is rounded to float16, in holes or before them, is kept rounded by it
+// (expressions/body.py).
 uint function_zero() { return pc.FINISH_SMALL >> 31; }
 
 uvec2 hole_finish(const in uvec2 y, const in uvec2 r, const in uvec2 p, const in uvec4 n) {
@@ -43,7 +44,7 @@ FINISH_READER(p, BITS_P, FORM_P)
 // The bits that are stored for a result of bits y at a place, counted from where the results begin, and in a column.
 uint finished_bits(uint y, uint place, uint col) {
     uvec2 r = uvec2(r_bits(place, col), 0u), p = uvec2(p_bits(place, col), 0u);
-    return hole_finish(uvec2(y, 0u), r, p, uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3)).x;
+    return hole_finish(uvec2(y | function_zero(), 0u), r, p, uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3)).x;
 }
 
 #endif
