@@ -46,4 +46,13 @@ uint finished_bits(uint y, uint place, uint col) {
     return hole_finish(uvec2(y, 0u), r, p, uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3)).x;
 }
 
+#if defined(MATRIX_ELEMENTS) && !defined(DTYPE_float32)
+// The same of a 16-bit element of a kernel on matrix units.
+float16_t behind(float16_t y, uint place, uint col) {
+    if (FINISHED == 0u) return y;
+    const uint bits = packFloat2x16(f16vec2(y, 0.0)) ^ function_zero();
+    return unpackFloat2x16(finished_bits(bits, place, col)).x;
+}
+#endif
+
 #endif
