@@ -10,11 +10,11 @@
 #ifndef GRILLY_FINISH_GLSL
 #define GRILLY_FINISH_GLSL
 
-layout(constant_id = 20) const uint FINISHED = 0u;
-layout(constant_id = 21) const uint FORM_R = 0u;
-layout(constant_id = 22) const uint FORM_P = 0u;
-layout(constant_id = 23) const uint BITS_R = 32u;
-layout(constant_id = 24) const uint BITS_P = 32u;
+layout(constant_id = 30) const uint FINISHED = 0u;
+layout(constant_id = 31) const uint FORM_R = 0u;
+layout(constant_id = 32) const uint FORM_P = 0u;
+layout(constant_id = 33) const uint BITS_R = 32u;
+layout(constant_id = 34) const uint BITS_P = 32u;
 
 // constants: forms
 const uint ABSENT = 0u, FLAT = 1u, RUNS = 3u, ALONE = 5u;
