@@ -375,6 +375,9 @@ def expressions_behind(
     made = _computed(dtype, "gelu", _computed(dtype, "multiply", _computed(dtype, "add", y, r), p))
     width = width_of(dtype)
     finish = {"FINISHED": 1, "FORM_R": _FLAT, "FORM_P": _RUNS, "BITS_R": width, "BITS_P": width}
+    if choice.variant.operation == "linear-quantized":
+        own = Rows(_TYPES[0], None, None, None).constants
+        sets = [constants for constants in sets if own.items() <= constants.items()]
     for constants in sets:
         yield "behind", constants | finish, Filling(registry, Hole("finish", Expression(made), 3, tuple(range(4))))
 

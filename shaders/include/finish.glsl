@@ -10,11 +10,11 @@
 #ifndef GRILLY_FINISH_GLSL
 #define GRILLY_FINISH_GLSL
 
-layout(constant_id = 20) const uint FINISHED = 0u;
-layout(constant_id = 21) const uint FORM_R = 0u;
-layout(constant_id = 22) const uint FORM_P = 0u;
-layout(constant_id = 23) const uint BITS_R = 32u;
-layout(constant_id = 24) const uint BITS_P = 32u;
+layout(constant_id = 30) const uint FINISHED = 0u;
+layout(constant_id = 31) const uint FORM_R = 0u;
+layout(constant_id = 32) const uint FORM_P = 0u;
+layout(constant_id = 33) const uint BITS_R = 32u;
+layout(constant_id = 34) const uint BITS_P = 32u;
 
 // constants: forms
 const uint ABSENT = 0u, FLAT = 1u, RUNS = 3u, ALONE = 5u;
@@ -46,5 +46,14 @@ uint finished_bits(uint y, uint place, uint col) {
     uvec2 r = uvec2(r_bits(place, col), 0u), p = uvec2(p_bits(place, col), 0u);
     return hole_finish(uvec2(y | function_zero(), 0u), r, p, uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3)).x;
 }
+
+#if defined(MATRIX_ELEMENTS) && !defined(DTYPE_float32)
+// The same of a 16-bit element of a kernel on matrix units.
+float16_t behind(float16_t y, uint place, uint col) {
+    if (FINISHED == 0u) return y;
+    const uint bits = packFloat2x16(f16vec2(y, 0.0)) ^ function_zero();
+    return unpackFloat2x16(finished_bits(bits, place, col)).x;
+}
+#endif
 
 #endif

@@ -9,7 +9,7 @@
 // What it computes: a linear layer, y = activation(scale * x W^T + b) + residual, on matrix units.
 // Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N); bindings, push constants and workgroups as in
 //     matmul/matmul.glsl and matmul-tile.glsl, but z is batch * SPLITS + split: each split has an equal share of the
-//     depth, in whole panels, and matmul/splits.glsl makes one result of them.
+//     depth, in whole panels, and matmul/splits.glsl makes one result of them. Bindings 7 and 8: r and p of finish.glsl.
 // A workgroup owns BM x BN of y, a subgroup WM x WN of it as float32 fragments of MATRIX_M x MATRIX_N. Panels of BK of
 //     the depth pass through shared memory, as rows of 16-byte vectors with one more at the end, so that the rows of a
 //     fragment begin in different banks. The next panel is loaded into registers while this one is used.
@@ -26,7 +26,10 @@
 
 #ifdef DTYPE_float32
 #define SPLIT
+#else
+#define MATRIX_ELEMENTS
 #endif
+#define HOLES 1
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 // Whether M and N are multiples of BM and BN.
@@ -107,6 +110,7 @@ layout(set = 0, binding = 3, std430) readonly buffer Bias { float16_t bias_data[
 layout(set = 0, binding = 4, std430) readonly buffer Residual { f16vec4 residual_data[]; };
 #endif
 
+#define FINISH_BINDING 7
 #include "epilogue.glsl"
 #include "splits.glsl"
 
@@ -390,8 +394,26 @@ void main() {
     // A result is made wherever it lies and kept where it is of y: with a test around all of it, each would wait for the one
     // before. What it takes from memory past the end is that of the last row or columns.
 #if defined(SPLIT) || defined(UNALIGNED)
+#define NEAR_COL(col, e) min((col) + (e), cols - 1)
     const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
+#else
+#define NEAR_COL(col, e) (min(col, cols - 4) + (e))
 #endif
+#ifdef SPLIT
+#define ROUNDED_FOUR(value) const vec4 four = value;
+#else
+#define ROUNDED_FOUR(value) const f16vec4 four = f16vec4(ROUNDED(value));
+#endif
+    // With what stands behind.
+#define FINISH(row, col, value) \
+    if (FINISHED == 1u) { \
+        ROUNDED_FOUR(value) \
+        const uint line = c_first - pc.c_offset + uint(min(row, rows - 1)) * pc.c_row; \
+        [[unroll]] for (int e = 0; e < 4; e++) { \
+            const uint own = uint(NEAR_COL(col, e)); \
+            value[e] = float(behind(four[e], line + own, own)); \
+        } \
+    }
 #ifdef SPLIT
 #define MAKE(row, col, value, bias, col_power) { \
     const int near_row = min(row, rows - 1); \
@@ -399,8 +421,9 @@ void main() {
     [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]); \
     value = activation(value * pc.scale + bias); \
     if (HAS_RESIDUAL == 1) { \
-        [[unroll]] for (int e = 0; e < 4; e++) value[e] += residual_data[RESIDUAL_AT(near_row, min(col + e, cols - 1))]; \
+        [[unroll]] for (int e = 0; e < 4; e++) value[e] += residual_data[RESIDUAL_AT(near_row, NEAR_COL(col, e))]; \
     } \
+    FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
     const uint at = c_first + uint(row) * pc.c_row + uint(col); \
@@ -414,8 +437,9 @@ void main() {
 #define MAKE(row, col, value, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
     if (HAS_RESIDUAL == 1) { \
-        [[unroll]] for (int e = 0; e < 4; e++) value[e] += float(residual_scalars[RESIDUAL_AT(min(row, rows - 1), min(col + e, cols - 1))]); \
+        [[unroll]] for (int e = 0; e < 4; e++) value[e] += float(residual_scalars[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]); \
     } \
+    FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
     const f16vec4 four = f16vec4(ROUNDED(value)); \
@@ -429,7 +453,8 @@ void main() {
 #else
 #define MAKE(row, col, value, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(min(row, rows - 1), min(col, cols - 4)) / 4u]); \
+    if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, 0)) / 4u]); \
+    FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value));
 #endif
@@ -470,8 +495,8 @@ void main() {
             subgroupBarrier(); \
         } \
     }
-    // Most tiles lie within y as a whole, and ask for none of their elements.
-    if (WHOLE != 0 || row_first + BM <= rows && col_first + BN <= cols) {
+    // Most tiles lie within y as a whole, and ask for none of their elements. Expressions stand in one of the two.
+    if (FINISHED == 0u && (WHOLE != 0 || row_first + BM <= rows && col_first + BN <= cols)) {
         LEAVE_TILE(true)
     } else {
         LEAVE_TILE(row < rows && col < cols)

@@ -118,6 +118,18 @@ def test_reversed_operands(backend):
         check(backend, lambda x: (x[::-1] + 1.0) * x[:1, ::-1], backend.tensor(random(4, 16)).astype(dtype))
 
 
+def test_one_element_for_all(backend):
+    """A result of which another operation reads the first element for each of its own."""
+    x, w = backend.tensor(random(8)), backend.tensor(random(6, 8) / 2)
+
+    def first(y):
+        return y + y[..., :1].broadcast_to(y.shape)
+
+    check(backend, lambda x: first(x * 2.0), x)
+    check(backend, lambda x: first(F.linear(x, w)), x)
+    check(backend, lambda x: F.softmax(first(x * 2.0)), x)
+
+
 def test_random_strides(backend):
     """Against NumPy: axes reversed, skipped, swapped and broadcast."""
     draw = np.random.default_rng(7)

@@ -53,11 +53,12 @@ class Array(NamedTuple):
     def is_whole(self, other: Array) -> bool:
         """Whether the other array has the same elements in the same order, one after the other."""
         own, their = self.layout, other.layout
+        count = math.prod(own.shape)
+        stride = (int(count > 1),)
         return (
             self.binding == other.binding and own.offset == their.offset and own.dtype == their.dtype
-            and math.prod(own.shape) == math.prod(their.shape)
-            and reshaped(own.shape, own.strides, (math.prod(own.shape),)) in ((1,), (0,))
-            and reshaped(their.shape, their.strides, (math.prod(own.shape),)) in ((1,), (0,))
+            and count == math.prod(their.shape) and reshaped(own.shape, own.strides, (count,)) == stride
+            and reshaped(their.shape, their.strides, (count,)) == stride
         )  # fmt: skip
 
 

@@ -10,15 +10,15 @@ from ...registry import Choice, Registry
 from ...registry.shared import names_of
 from ..device.plan import At
 from ..device.tensor import Tensor, contiguous_strides, reshaped
-from ..expressions.cutting import Most, length_of
+from ..expressions.cutting import Most
 from ..expressions.elements import width_of
 from ..expressions.expression import Expression, Filling, Hole
 
 _FORMS = names_of("forms")
 _NAMES = ("r", "p")
 _WORDS = 4
-#: What an expression has at most.
-MOST = Most(len(_NAMES), _WORDS, 160)
+#: What an expression has at most. Numbers of 16 bits are read and rounded in one instruction or in some ten.
+MOST = Most(len(_NAMES), _WORDS, 160, halves=10)
 
 
 class Behind(NamedTuple):
@@ -47,7 +47,7 @@ class Finish(NamedTuple):
         Of the result's shape, which has two axes, rows and columns; at most two.
     words : tuple of int
     length : int
-        Of the expression (``length_of``).
+        Of the expression (``MOST.length_of``).
     """
 
     filling: Filling | None = None
@@ -70,7 +70,7 @@ class Finish(NamedTuple):
                 raise UnsupportedError("an array behind a product that does not lie as its result")
             views.append(view)
         hole = Hole("finish", behind.expression, 1 + len(_NAMES), tuple(range(_WORDS)))
-        length = length_of([behind.expression.output])
+        length = MOST.length_of([behind.expression.output])
         return cls(Filling(registry, hole), tuple(views), behind.words, length)
 
     def constants(self) -> dict[str, int]:
