@@ -121,6 +121,7 @@ const int LEAVE_ROWS = WM * LEAVING <= PANEL ? WM : LEAVE_HALF;
 // Rows that a subgroup takes up at a time, and in one piece of code: a long piece, run once, comes slower than it is done.
 const int LEAVE_STEP = SUBGROUP / (LEAVE / 4);
 const int MADE_ROWS = min(4 * LEAVE_STEP, LEAVE_ROWS);
+const int MADE_STEPS = MADE_ROWS / LEAVE_STEP;
 shared uvec4 panels[PANEL > LEAVE_ROWS * LEAVING ? PANEL : LEAVE_ROWS * LEAVING];
 
 #define FRAGMENT_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
@@ -401,8 +402,20 @@ void main() {
 #endif
 #ifdef SPLIT
 #define ROUNDED_FOUR(value) const vec4 four = value;
+#define FOUR vec4
+#define RESIDUAL(i) residual_data[i]
 #else
 #define ROUNDED_FOUR(value) const f16vec4 four = f16vec4(ROUNDED(value));
+#define FOUR f16vec4
+#define RESIDUAL(i) residual_scalars[i]
+#endif
+    // The residual of four results.
+#if defined(SPLIT) || defined(UNALIGNED)
+#define ASK_ADDED(four, row, col) { \
+    [[unroll]] for (int e = 0; e < 4; e++) four[e] = RESIDUAL(RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))); \
+}
+#else
+#define ASK_ADDED(four, row, col) four = residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, 0)) / 4u];
 #endif
     // With what stands behind.
 #define FINISH(row, col, value) \
@@ -415,14 +428,12 @@ void main() {
         } \
     }
 #ifdef SPLIT
-#define MAKE(row, col, value, bias, col_power) { \
+#define MAKE(row, col, value, added, bias, col_power) { \
     const int near_row = min(row, rows - 1); \
     const int row_power = int(a_data[a_first + uint(near_row) * a_stride + tail].x); \
     [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]); \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) { \
-        [[unroll]] for (int e = 0; e < 4; e++) value[e] += residual_data[RESIDUAL_AT(near_row, NEAR_COL(col, e))]; \
-    } \
+    if (HAS_RESIDUAL == 1) value += added; \
     FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
@@ -434,11 +445,9 @@ void main() {
     } \
 }
 #elif defined(UNALIGNED)
-#define MAKE(row, col, value, bias, col_power) { \
+#define MAKE(row, col, value, added, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) { \
-        [[unroll]] for (int e = 0; e < 4; e++) value[e] += float(residual_scalars[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]); \
-    } \
+    if (HAS_RESIDUAL == 1) value += vec4(added); \
     FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
@@ -451,9 +460,9 @@ void main() {
     } \
 }
 #else
-#define MAKE(row, col, value, bias, col_power) { \
+#define MAKE(row, col, value, added, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, 0)) / 4u]); \
+    if (HAS_RESIDUAL == 1) value += vec4(added); \
     FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value));
@@ -470,6 +479,11 @@ void main() {
         const vec4 bias = biases[j / LEAVE]; \
         const ivec4 col_power = col_powers[j / LEAVE]; \
         [[unroll]] for (int i = 0; i < WM; i += LEAVE_ROWS) { \
+            const int first = row_first + own_row + i + lane_row; \
+            FOUR next[MADE_STEPS]; \
+            if (HAS_RESIDUAL == 1 && SPLITS == 1) { \
+                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) ASK_ADDED(next[n], first + n * LEAVE_STEP, col) \
+            } \
             [[unroll]] for (int down = 0; down < LEAVE_ROWS; down += MATRIX_M) { \
                 [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) { \
                     coopMatStore( \
@@ -479,18 +493,23 @@ void main() {
                 } \
             } \
             subgroupBarrier(); \
-            [[dont_unroll]] for (int steps = 0; steps < LEAVE_ROWS; steps += MADE_ROWS) \
-            [[unroll]] for (int step = 0; step < MADE_ROWS; step += LEAVE_STEP) { \
-                const int down = steps + step + lane_row; \
+            [[dont_unroll]] for (int steps = 0; steps < LEAVE_ROWS; steps += MADE_ROWS) { \
+            FOUR added[MADE_STEPS] = next; \
+            if (HAS_RESIDUAL == 1 && SPLITS == 1 && steps + MADE_ROWS < LEAVE_ROWS) { \
+                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) ASK_ADDED(next[n], first + steps + MADE_ROWS + n * LEAVE_STEP, col) \
+            } \
+            [[unroll]] for (int n = 0; n < MADE_STEPS; n++) { \
+                const int down = steps + n * LEAVE_STEP + lane_row; \
                 const int block_row = own_row + i + down; \
                 const int row = row_first + block_row; \
                 vec4 value = uintBitsToFloat(panels[leave_at + down * LEAVE_STRIDE + lane_col / 4]); \
                 if (SPLITS == 1) { \
-                    MAKE(row, col, value, bias, col_power) \
+                    MAKE(row, col, value, added[n], bias, col_power) \
                     if (WITHIN) KEEP(row, col, value) \
                 } else if (WITHIN) { \
                     [[unroll]] for (int e = 0; e < 4; e++) parts[own_part + uint(block_row * BN + block_col + e)] = value[e]; \
                 } \
+            } \
             } \
             subgroupBarrier(); \
         } \
@@ -513,7 +532,9 @@ void main() {
                         const uint at = (team * uint(SPLITS) + s) * uint(BM * BN) + uint(n);
                         value += vec4(parts[at], parts[at + 1u], parts[at + 2u], parts[at + 3u]);
                     }
-                    MAKE(row, col, value, bias, col_power)
+                    FOUR added;
+                    if (HAS_RESIDUAL == 1) ASK_ADDED(added, row, col)
+                    MAKE(row, col, value, added, bias, col_power)
                     KEEP(row, col, value)
                 }
             }

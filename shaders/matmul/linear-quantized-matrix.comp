@@ -72,7 +72,10 @@ const uint HIGH_AT = uint(TOGETHER) * LOW;
 // Scales of a unit, and minima behind them.
 const int PLACES = (ONE_SCALE ? 1 : 2) * (HAS_MINIMA ? 2 : 1);
 
-shared uint scratch[SUBGROUPS * 16u * STRIDE];  // units of each subgroup; at the end sums
+// Units of each subgroup; at the end sums.
+const uint SUMS_ROW = uint(8 * X_TILES + 1);
+const uint SCRATCH_ROW = STRIDE > SUMS_ROW ? STRIDE : SUMS_ROW;
+shared uint scratch[SUBGROUPS * 16u * SCRATCH_ROW];
 shared vec4 scale_scratch[SUBGROUPS * 16u * uint(PLACES)];  // of four units
 
 // The levels in the lower and upper halves of a word, as numbers of the factor.
@@ -284,14 +287,14 @@ void main() {
         barrier();
         [[unroll]] for (int j = 0; j < X_TILES; j++) {
             [[unroll]] for (int e = 0; e < 4; e++) {
-                const uint at = (gl_SubgroupID * 16u + quad + uint(8 * (e / 2))) * (width + 1u);
+                const uint at = (gl_SubgroupID * 16u + quad + uint(8 * (e / 2))) * SUMS_ROW;
                 scratch[at + uint(8 * j) + 2u * own + uint(e % 2)] = floatBitsToUint(sum[(tile * X_TILES + j) * 4 + e]);
             }
         }
         barrier();
         total[tile] = 0.0;
         [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) {
-            total[tile] += uintBitsToFloat(scratch[(s * 16u + column) * (width + 1u) + min(row, width - 1u)]);
+            total[tile] += uintBitsToFloat(scratch[(s * 16u + column) * SUMS_ROW + min(row, width - 1u)]);
         }
     }
     if (row >= width || row_first + row >= pc.rows) return;
