@@ -206,7 +206,10 @@ def emit_work(
         transpose_first(planner, registry, operands, offsets)
         forms = [form_of(t, offset) for t, offset in zip(operands, offsets, strict=True)]
     else:
-        forms = [STRIDED, STRIDED]
+        others = [form_of(t, offset) for t, offset in zip(operands[2:], offsets[2:], strict=True)]
+        if any(form != FLAT for form in others):  # the third operand's strides tell of the axis
+            raise UnsupportedError("a gather beside an array that does not lie as the result")
+        forms = [STRIDED, STRIDED, *others]
     strided = [number for number, form in enumerate(forms) if form == STRIDED]
     extents, strides = fewest_axes(result.shape, [operands[number]._strides for number in strided])
     deep = strided == [0] and len(operands) == 1 and AXES < len(extents) <= DEEP_AXES
@@ -214,6 +217,8 @@ def emit_work(
         if work.moves:
             _emit_scatter(planner, registry, work, result, operands)
             return
+        if work.counted is not None:
+            raise UnsupportedError("an expression behind a gather over more axes than the kernel has")
         for number in strided:
             operands[number] = gathered(planner, registry, operands[number], offsets[number])
             offsets[number] = ALIGN_MOST
@@ -423,8 +428,6 @@ def _dispatch(
         constants["INDEX"] = 1 + code(operands[1].dtype)
     groups = choice.workgroups(result.size, each * choice.threads)
     hole = Hole("value", work.expression, OPERANDS)
-    operation = None
-    if work.counted is None and not deep:
-        operation = Elementwise(work.expression, tuple(operands), result)
+    operation = None if deep else Elementwise(work.expression, tuple(operands), result, work.counted)
     planner.dispatch(choice, constants, {**dict(zip(_LETTERS, reached, strict=False)), "y": result}, push, groups,
                      result.size, filling=Filling(registry, hole), operation=operation)  # fmt: skip
