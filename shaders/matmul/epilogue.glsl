@@ -42,5 +42,8 @@ float behind(float value, uint place, uint col) {
     return float16_value(finished_bits(float16_word(value), place, col));
 #endif
 }
+#if defined(DTYPE_float32)
+vec4 behind(vec4 value, uint place, uint col) { return uintBitsToFloat(finished_four(floatBitsToUint(value), place, col)); }
+#endif
 #endif
 #endif

@@ -107,7 +107,11 @@ layout(set = 0, binding = 4, std430) readonly buffer ResidualScalars { float16_t
 #endif
 layout(set = 0, binding = 2, std430) writeonly buffer Result { f16vec4 c_data[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float16_t bias_data[]; };
+#ifdef DTYPE_bfloat16
+layout(set = 0, binding = 4, std430) readonly buffer Residual { uvec2 residual_data[]; };  // bfloat16 fours are read one by one
+#else
 layout(set = 0, binding = 4, std430) readonly buffer Residual { f16vec4 residual_data[]; };
+#endif
 #endif
 
 #define FINISH_BINDING 7
@@ -402,29 +406,43 @@ void main() {
 #endif
 #ifdef SPLIT
 #define ROUNDED_FOUR(value) const vec4 four = value;
-#define FOUR vec4
-#define RESIDUAL(i) residual_data[i]
 #else
 #define ROUNDED_FOUR(value) const f16vec4 four = f16vec4(ROUNDED(value));
-#define FOUR f16vec4
-#define RESIDUAL(i) residual_scalars[i]
 #endif
-    // The residual of four results.
-#if defined(SPLIT) || defined(UNALIGNED)
-#define ASK_ADDED(four, row, col) { \
-    [[unroll]] for (int e = 0; e < 4; e++) four[e] = RESIDUAL(RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))); \
+    // The residual of four results is read as FOUR.
+#if defined(SPLIT)
+#define FOUR vec4
+#define NUMBERS(four) four
+#elif defined(DTYPE_bfloat16) && !defined(UNALIGNED)
+#define FOUR uvec2
+#define NUMBERS(four) uintBitsToFloat(uvec4(four.x << 16, four.x & 0xffff0000u, four.y << 16, four.y & 0xffff0000u))
+#else
+#define FOUR f16vec4
+#define NUMBERS(four) vec4(four)
+#endif
+#if defined(SPLIT)
+#define READ_ADDED(four, row, col) { \
+    [[unroll]] for (int e = 0; e < 4; e++) four[e] = residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]; \
+}
+#elif defined(UNALIGNED)
+#define READ_ADDED(four, row, col) { \
+    [[unroll]] for (int e = 0; e < 4; e++) four[e] = residual_scalars[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]; \
 }
 #else
-#define ASK_ADDED(four, row, col) four = residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, 0)) / 4u];
+#define READ_ADDED(four, row, col) four = residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, 0)) / 4u];
 #endif
     // With what stands behind.
 #define FINISH(row, col, value) \
     if (FINISHED == 1u) { \
         ROUNDED_FOUR(value) \
         const uint line = c_first - pc.c_offset + uint(min(row, rows - 1)) * pc.c_row; \
-        [[unroll]] for (int e = 0; e < 4; e++) { \
-            const uint own = uint(NEAR_COL(col, e)); \
-            value[e] = float(behind(four[e], line + own, own)); \
+        if (NEAR_COL(col, 0) + 3 == NEAR_COL(col, 3)) { \
+            value = vec4(behind(four, line + uint(NEAR_COL(col, 0)), uint(NEAR_COL(col, 0)))); \
+        } else { \
+            [[unroll]] for (int e = 0; e < 4; e++) { \
+                const uint own = uint(NEAR_COL(col, e)); \
+                value[e] = float(behind(four[e], line + own, own)); \
+            } \
         } \
     }
 #ifdef SPLIT
@@ -433,7 +451,7 @@ void main() {
     const int row_power = int(a_data[a_first + uint(near_row) * a_stride + tail].x); \
     [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]); \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += added; \
+    if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
     FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
@@ -447,7 +465,7 @@ void main() {
 #elif defined(UNALIGNED)
 #define MAKE(row, col, value, added, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += vec4(added); \
+    if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
     FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
@@ -462,7 +480,7 @@ void main() {
 #else
 #define MAKE(row, col, value, added, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += vec4(added); \
+    if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
     FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value));
@@ -482,7 +500,7 @@ void main() {
             const int first = row_first + own_row + i + lane_row; \
             FOUR next[MADE_STEPS]; \
             if (HAS_RESIDUAL == 1 && SPLITS == 1) { \
-                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) ASK_ADDED(next[n], first + n * LEAVE_STEP, col) \
+                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) READ_ADDED(next[n], first + n * LEAVE_STEP, col) \
             } \
             [[unroll]] for (int down = 0; down < LEAVE_ROWS; down += MATRIX_M) { \
                 [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) { \
@@ -496,7 +514,7 @@ void main() {
             [[dont_unroll]] for (int steps = 0; steps < LEAVE_ROWS; steps += MADE_ROWS) { \
             FOUR added[MADE_STEPS] = next; \
             if (HAS_RESIDUAL == 1 && SPLITS == 1 && steps + MADE_ROWS < LEAVE_ROWS) { \
-                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) ASK_ADDED(next[n], first + steps + MADE_ROWS + n * LEAVE_STEP, col) \
+                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) READ_ADDED(next[n], first + steps + MADE_ROWS + n * LEAVE_STEP, col) \
             } \
             [[unroll]] for (int n = 0; n < MADE_STEPS; n++) { \
                 const int down = steps + n * LEAVE_STEP + lane_row; \
@@ -533,7 +551,7 @@ void main() {
                         value += vec4(parts[at], parts[at + 1u], parts[at + 2u], parts[at + 3u]);
                     }
                     FOUR added;
-                    if (HAS_RESIDUAL == 1) ASK_ADDED(added, row, col)
+                    if (HAS_RESIDUAL == 1) READ_ADDED(added, row, col)
                     MAKE(row, col, value, added, bias, col_power)
                     KEEP(row, col, value)
                 }

@@ -232,7 +232,7 @@ def _words(terms: LossTerms) -> dict:
 def plan_backward(
     given: tuple[LossTerms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
 ) -> Plan:
-    """The dispatches of the gradient, given also the gradient of each loss, or of their sum or mean, and states or None."""
+    """The dispatches of the gradient, given also that of each loss, or of their sum or mean, and states or None."""
     terms, reduction = given
     planner = Planner(facts, layouts)
     x, offset, target, weight = _laid_out(planner, registry, layouts)
