@@ -141,8 +141,10 @@ def test_gathers_beside_each_other(backend):
         return xp.take(x, i) * 2.0 + xp.take(row, i)
 
     check(backend, two, x, row, i, dispatches=2)
-    check(backend, lambda x, i: xp.take(x, i) + x[0], x, i)
-    check(backend, lambda x, i: xp.take(x, i) + x[:1].broadcast_to(x.shape) * 2.0, x, i)
+    check(backend, lambda x, i: xp.take(x, i) + x[0], x, i, dispatches=1)
+    check(backend, lambda x, i: xp.take(x, i) + x[:1].broadcast_to(x.shape) * 2.0, x, i, dispatches=1)
+    check(backend, lambda x, i: xp.take(x, i) * 2.0 + x[::-1], x, i, dispatches=1)
+    check(backend, lambda x, i: (((xp.take(x, i) * 2.0 + 3.0) * 5.0 + 7.0) * 11.0 - 13.0) * 17.0, x, i)  # many words
     check(backend, lambda x, i: xp.take(x, i) * i.astype("float32"), x, i, dispatches=1)
 
     def computed(x, i):  # indices that are read as they are stored
@@ -154,7 +156,11 @@ def test_gathers_beside_each_other(backend):
     # Reductions read through what stands behind, not through the gather.
     check(backend, lambda x, i: xp.sum(xp.take(x, i) * 2.0), x, i, dispatches=2)
     table, ids = backend.tensor(random(8, 24)), backend.tensor(np.int32([1, 7, 3]))
-    check(backend, lambda t, ids, row: F.embedding(ids, t) * row + row * 2.0, table, ids, row)
+    column = backend.tensor(random(3, 1, seed=2))
+    check(backend, lambda t, ids, row: F.embedding(ids, t) * row, table, ids, row, dispatches=1)
+    check(backend, lambda t, ids, row, c: F.embedding(ids, t) * row + c, table, ids, row, column, dispatches=1)
+    check(backend, lambda t, i, row, c: xp.take(t, i, axis=1)[:3] * row + c, table, i, row, column)
+    check(backend, lambda t, i, row: xp.take(t, i, axis=1) * row, table, i, row, dispatches=1)
 
 
 def test_a_gather_of_what_is_written(backend):
