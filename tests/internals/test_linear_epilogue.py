@@ -110,6 +110,7 @@ def test_expressions_behind_every_kernel(vulkan_backend, variant):
         "both": lambda y, r, c, n: F.relu(y * c + r),
         "numbers": lambda y, r, c, n: r - y * 2.5,
         "chosen": lambda y, r, c, n: grilly.where(n, y, -y),
+        "called": lambda y, r, c, n: grilly.exp(-abs(y)) * r,
     }
     for number, tile in enumerate([{}, TILES.get(variant.family)]):
         if tile is None:
@@ -131,7 +132,10 @@ def test_expressions_behind_every_kernel(vulkan_backend, variant):
                 return function(made(x, w, b), *rest)
 
             graph, wanted = compute.capture(call, *arrays), call(*arrays).numpy()
-            assert graph.dispatches == alone or "finish" in variant.tile, name  # processors take short ones
+            if name == "called" and variant.unproven and variant.tile["rows"] > 16:
+                assert graph.dispatches > alone  # large blocks on matrix units call no library functions
+            else:
+                assert graph.dispatches == alone or "finish" in variant.tile, name  # processors take short ones
             for _ in range(2):
                 assert graph(*arrays).numpy().tobytes() == wanted.tobytes(), name
 

@@ -55,6 +55,11 @@ class Most(NamedTuple):
         return self.halves if node.value in _OF_HALVES else _CALL
 
 
+def has_calls(outputs: Sequence[Node]) -> bool:
+    """Whether a library function is called, beside those that read a 16-bit float or round to one."""
+    return any(node.name == "call" and node.value not in _OF_HALVES for node in in_order(outputs))
+
+
 class Subexpression(NamedTuple):
     """A part of a function: an expression of elements of some arrays.
 
@@ -257,4 +262,4 @@ class _Cutter:
         self._reaches[id(operand)] = _Reach(bit, 1 << number, 0)
 
 
-__all__ = ["Most", "Subexpression", "Together", "cut", "subexpression", "together"]
+__all__ = ["Most", "Subexpression", "Together", "cut", "has_calls", "subexpression", "together"]
