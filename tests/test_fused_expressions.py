@@ -85,6 +85,21 @@ def test_behind_a_linear_layer(backend, rows, behind, dtype):
         assert found == alone
 
 
+@pytest.mark.parametrize("behind", sorted(BEHIND.keys() - {"residual-relu"}))
+@pytest.mark.parametrize("type", ["Q4_K", "Q8_0"])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_behind_a_quantized_weight(backend, rows, type, behind, dtype):
+    """Also of many rows, for which the weight becomes floats."""
+    weight = backend.tensor(grilly.quantize(random(48, 256, seed=9), type))
+    arrays = given(backend, dtype, (rows, 256), (48,), (rows, 48), (48,))
+    found, alone = check(backend, lambda x, b, r, c: BEHIND[behind](F.linear(x, weight, b), r, c),
+                         lambda x, b, r, c: F.linear(x, weight, b), *arrays)  # fmt: skip
+    assert found <= alone + 1
+    if rows < 40 or dtype == "float32" and behind != "numbers":  # which is too long for kernels of processors
+        assert found == alone
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_behind_what_a_call_ends_with(backend, dtype):
     """A residual is a part of the call, which adds it before it rounds; what stands behind that is an expression."""

@@ -156,6 +156,32 @@ def test_rows_shared_by_invocations(vulkan_backend, classes):
             check_loss(found, x, target, reduction="none", **options)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_begin_anywhere(vulkan_backend, dtype):
+    """They are read 16 bytes at once; what lies beside them is NaN."""
+    for first, classes in ((1, 7), (3, 100), (5, 523), (8, 1029)):
+        whole = np.full((6, first + classes + 2), np.nan, dtype)
+        whole[:, first : first + classes] = x = draw(6, classes, dtype=dtype)
+        target = targets(classes, 6)
+        with chosen_as_on(vulkan_backend, "generic"):
+            rows = vulkan_backend.tensor(whole)[:, first : first + classes]
+            check_loss(F.cross_entropy(rows, target, reduction="none").numpy(), x, target, reduction="none")
+            grad = draw(6, seed=2, dtype=dtype)
+            found = F.cross_entropy_backward(vulkan_backend.tensor(grad), rows, target, reduction="none").numpy()
+            check_gradient(found, grad, x, target, reduction="none")
+
+
+def test_a_gradient_reads_the_logits_once(vulkan_backend):
+    """The rows' maxima and sums are those that the loss has found."""
+    x, target = vulkan_backend.tensor(draw(9, 100)), vulkan_backend.tensor(targets(100, 9))
+    of = grilly.grad(lambda x: F.cross_entropy(x, target))
+    of(x)
+    with vulkan_backend.profile() as profile:
+        found = of(x).numpy()
+    assert sum(timing.label.startswith("cross-entropy.") for timing in profile.timings) == 1
+    check_gradient(found, np.float32(1), x.numpy(), target.numpy())
+
+
 def test_logits_larger_than_a_binding(vulkan_backend, monkeypatch):
     x, target = draw(31, 9, 7), targets(9, 31, 7)
     flat, goals = draw(61, 37), targets(37, 61)

@@ -375,6 +375,9 @@ def expressions_behind(
     made = _computed(dtype, "gelu", _computed(dtype, "multiply", _computed(dtype, "add", y, r), p))
     width = width_of(dtype)
     finish = {"FINISHED": 1, "FORM_R": _FLAT, "FORM_P": _RUNS, "BITS_R": width, "BITS_P": width}
+    if choice.variant.operation == "linear-quantized":
+        own = Rows(_TYPES[0], None, None, None).constants
+        sets = [constants for constants in sets if own.items() <= constants.items()]
     for constants in sets:
         yield "behind", constants | finish, Filling(registry, Hole("finish", Expression(made), 3, tuple(range(4))))
 
@@ -479,8 +482,10 @@ def _sorts(variant: Variant) -> list[dict[str, int]]:
 
 
 def _losses(variant: Variant) -> list[dict[str, int]]:
-    own = {"TYPE_X": _FLOAT16, "TYPE_T": _INT64, "WEIGHTED": 1, "SMOOTHED": 1}
-    return [own | ({"LANES": variant.tile["lanes"]} if "LANES" in variant.constants else {"FLAT": 1})]
+    own = {"TYPE_X": _FLOAT16, "TYPE_T": _INT64, "WEIGHTED": 1, "SMOOTHED": 1, "EACH": 8}
+    if "LANES" in variant.constants:
+        return [own | {"LANES": variant.tile["lanes"], "RUNS": runs} for runs in (0, 1)]
+    return [own | {"FLAT": 1, "ROWS": rows} for rows in (0, 1)]
 
 
 def _convolutions(variant: Variant) -> list[dict[str, int]]:

@@ -12,7 +12,7 @@
 //     TEXELS 1 where count is a multiple of EACH.
 // Push constants: see the block; offsets and strides in elements; `count` elements are made. n_0 to n_5: the words of the
 //     hole. With DEEP the extents of the outer four axes are b_0 to b_3, and a's strides over them c_0 to c_3. Of a gather
-//     c_0 is the stride of the axis that b counts and c_1 its extent.
+//     n_4 is the stride of the axis that b counts and n_5 its extent.
 // Workgroup: THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).
 //     Invocation: one.
 // Accumulation: as the expression says.
@@ -95,9 +95,9 @@ uint deep_offset(uint index) {
 // out of bounds gives the element at the end that is nearest.
 uint gathered(uvec2 raw) {
     uvec2 index = natural(INDEX - 1u, raw);
-    if (minus64(index)) index = add64(index, uvec2(pc.c_1, 0u));
+    if (minus64(index)) index = add64(index, uvec2(pc.n_5, 0u));
     if (minus64(index)) index = uvec2(0u);
-    return (index.y != 0u ? pc.c_1 - 1u : min(index.x, pc.c_1 - 1u)) * pc.c_0;
+    return (index.y != 0u ? pc.n_5 - 1u : min(index.x, pc.n_5 - 1u)) * pc.n_4;
 }
 
 // A run that is there, without a condition for each word.

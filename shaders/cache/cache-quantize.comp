@@ -25,6 +25,8 @@
 
 #include "elements.glsl"
 #include "float16.glsl"
+#include "arrays/integers.glsl"
+#include "arrays/floats.glsl"
 #include "rotary.glsl"
 
 layout(local_size_x = THREADS) in;
@@ -103,8 +105,9 @@ bool quantize(bool here) {
     [[unroll]] for (uint i = 1u; i < 4u; i++) most = larger(most, largest[block + i]);
     const bool finite = (most & MAGNITUDE) < 0x7f800000u;
     const float extreme = uintBitsToFloat(most);
-    const float d = BITS == 8u ? abs(extreme) / 127.0 : extreme * -0.125;
-    const float inverse = d == 0.0 || !finite ? 0.0 : 1.0 / d;
+    // Correctly rounded, as levels halfway between two whole numbers are frequent.
+    const float d = BITS == 8u ? divided(abs(extreme), 127.0) : extreme * -0.125;
+    const float inverse = d == 0.0 || !finite ? 0.0 : divided(1.0, d);
     levels[0] = levels[1] = 0u;
     [[unroll]] for (uint e = 0u; e < EACH; e++) {
         precise const float scaled = finite ? x[e] * inverse : 0.0;

@@ -12,13 +12,14 @@
 // Shapes and layouts: x (batch, own, height, width), any strides; t contiguous, in matrices of MATRIX_N outputs and MATRIX_K
 //     channels, (tiles of outputs, kernel_h, kernel_w, own / MATRIX_K, MATRIX_N, MATRIX_K); y (batch, out_h, out_w, outputs)
 //     contiguous.
-// Bindings: 0 x, 1 t, 2 b, 3 y, all of the variant's dtype.
+// Bindings: 0 x, 1 t, 2 b, 3 y, all of the variant's dtype; 4 r, 5 p (finish.glsl).
 // Specialization constants: HAS_BIAS; PLANAR, whether x is read one channel at a time, by invocations that are neighbours along
-//     w; PLACES, of the patch of x that a workgroup reads; TAPS, of the kernel; STRIDE, along w.
+//     w; PLACES, of the patch of x that a workgroup reads; TAPS, of the kernel; STRIDE, along w; those of
+//     finish.glsl: what stands behind.
 // Push constants: see the block; offsets and strides in elements. The patch has patch_w places in a row.
 // Workgroup: SUBGROUPS * EACH rows and MATRIX_M columns of the output, and a tile of MATRIX_N outputs (x counts the columns for
 //     one tile after another, y the rows), of a sample (z). Subgroup: EACH rows.
-// Accumulation: float32, MATRIX_K channels after one another, in each the places of the kernel; rounded once.
+// Accumulation: float32, MATRIX_K channels after one another, in each the places of the kernel; rounded once, before what stands behind.
 // Preconditions: subgroups are full; own is a multiple of MATRIX_K, t_offset of 8. Without PLANAR x_channel is 1, and x_offset
 //     and x's other strides are multiples of 8.
 // Defines: MATRIX_M, MATRIX_N, MATRIX_K, SUBGROUP, of the device; THREADS, EACH.
@@ -46,12 +47,16 @@ layout(push_constant, std430) uniform Push {
     uint stride_h, padding_h, padding_w, dilation_h, dilation_w;
     uint own, outputs, patch_w;
     uint x_offset, x_batch, x_channel, x_h, x_w, t_offset, b_offset, y_offset;
+    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer T { uvec4 t_data[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer Bias { float16_t b_data[]; };
 layout(set = 0, binding = 3, std430) restrict writeonly buffer Y { float16_t y_data[]; };
+#define FINISH_BINDING 4
+#define FINISH_SMALL outputs
+#include "finish.glsl"
 
 shared uvec4 patch_data[PLACES * APART];
 shared uvec4 weights_data[TAPS * uint(MATRIX_N) * APART];
@@ -155,7 +160,8 @@ void main() {
             if (row >= pc.out_h || left + place >= pc.out_w) continue;
             float value = sums[from + place * uint(MATRIX_N) + o];
             if (HAS_BIAS == 1u) value += float(b_data[pc.b_offset + tile * uint(MATRIX_N) + o]);
-            y_data[to + place * pc.outputs + o] = float16_t(ROUNDED(value));
+            uint at = to + place * pc.outputs + o;
+            y_data[at] = behind(float16_t(ROUNDED(value)), at - pc.y_offset, tile * uint(MATRIX_N) + o);
         }
     }
 }

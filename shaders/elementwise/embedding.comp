@@ -3,7 +3,7 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: y[t] = weight[ids[t]], whole rows as bits.
 // Shapes and layouts: ids (tokens), contiguous; weight (rows, D), rows any distance apart; y (tokens, D) contiguous.
-// Bindings: 0 ids, 1 weight, 2 y.
+// Bindings: 0 weight, 1 ids, 2 y.
 // Specialization constants: TYPE_IDS (words.glsl); WORDS, of 32 bits in a unit: 4 or 1.
 // Push constants: see the block. w_offset, w_row and y_offset count units; `units` are in a row. The dispatch has rows
 //     first to first + rows - 1 of the `extent` that ids count, at w_offset, and writes what asks for these.
@@ -23,8 +23,8 @@ layout(push_constant, std430) uniform Push {
     uint count, units, ids_offset, w_offset, w_row, y_offset, extent, first, rows;
 } pc;
 
-layout(set = 0, binding = 0, std430) readonly buffer Ids { uvec4 ids_data[]; };
-layout(set = 0, binding = 1, std430) readonly buffer Weight { uvec4 weight_data[]; };
+layout(set = 0, binding = 0, std430) readonly buffer Weight { uvec4 weight_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Ids { uvec4 ids_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Y { uvec4 y_data[]; };
 
 READER(ids, ids_data, width_of(TYPE_IDS))

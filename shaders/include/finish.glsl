@@ -10,19 +10,22 @@
 #ifndef GRILLY_FINISH_GLSL
 #define GRILLY_FINISH_GLSL
 
-layout(constant_id = 20) const uint FINISHED = 0u;
-layout(constant_id = 21) const uint FORM_R = 0u;
-layout(constant_id = 22) const uint FORM_P = 0u;
-layout(constant_id = 23) const uint BITS_R = 32u;
-layout(constant_id = 24) const uint BITS_P = 32u;
+layout(constant_id = 30) const uint FINISHED = 0u;
+layout(constant_id = 31) const uint FORM_R = 0u;
+layout(constant_id = 32) const uint FORM_P = 0u;
+layout(constant_id = 33) const uint BITS_R = 32u;
+layout(constant_id = 34) const uint BITS_P = 32u;
 
 // constants: forms
 const uint ABSENT = 0u, FLAT = 1u, RUNS = 3u, ALONE = 5u;
 
 layout(set = 0, binding = FINISH_BINDING, std430) readonly buffer FinishR { uint r_data[]; };
 layout(set = 0, binding = FINISH_BINDING + 1, std430) readonly buffer FinishP { uint p_data[]; };
+layout(set = 0, binding = FINISH_BINDING, std430) readonly buffer FinishRPairs { uvec2 r_pairs[]; };
+layout(set = 0, binding = FINISH_BINDING + 1, std430) readonly buffer FinishPPairs { uvec2 p_pairs[]; };
 
-// 0, of which compilers know nothing: what holes round to float16 is kept rounded by it (expressions/body.py).
+// 0, of which compilers know nothing: what is rounded to float16, in holes or before them, is kept rounded by it
+// (expressions/body.py).
 uint function_zero() { return pc.FINISH_SMALL >> 31; }
 
 uvec2 hole_finish(const in uvec2 y, const in uvec2 r, const in uvec2 p, const in uvec4 n) {
@@ -36,14 +39,50 @@ uvec2 hole_finish(const in uvec2 y, const in uvec2 r, const in uvec2 p, const in
         uint bits = NAME##_data[BITS == 32u ? i : BITS == 16u ? i >> 1 : i >> 2]; \
         if (BITS == 32u) return bits; \
         return BITS == 16u ? bits >> (i & 1u) * 16u & 0xffffu : bits >> (i & 3u) * 8u & 0xffu; \
+    } \
+    uvec4 NAME##_four(uint place, uint col) { \
+        uint i = pc.NAME##_offset + (FORM == FLAT ? place : col); \
+        if (BITS >= 16u && (FORM == FLAT || FORM == RUNS) && (i & 3u) == 0u) { \
+            const uvec2 pair = NAME##_pairs[BITS == 32u ? i >> 1 : i >> 2]; \
+            if (BITS == 32u) return uvec4(pair, NAME##_pairs[(i >> 1) + 1u]); \
+            return uvec4(pair.x & 0xffffu, pair.x >> 16, pair.y & 0xffffu, pair.y >> 16); \
+        } \
+        uvec4 found; \
+        [[unroll]] for (uint e = 0u; e < 4u; e++) found[e] = NAME##_bits(place + e, col + e); \
+        return found; \
     }
 FINISH_READER(r, BITS_R, FORM_R)
 FINISH_READER(p, BITS_P, FORM_P)
 
-// The bits that are stored for a result of bits y at a place, counted from where the results begin, and in a column.
-uint finished_bits(uint y, uint place, uint col) {
-    uvec2 r = uvec2(r_bits(place, col), 0u), p = uvec2(p_bits(place, col), 0u);
-    return hole_finish(uvec2(y, 0u), r, p, uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3)).x;
+// The bits that are stored for a result of bits y beside elements of r and p.
+uint filled(uint y, uint r, uint p) {
+    const uvec4 n = uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3);
+    return hole_finish(uvec2(y | function_zero(), 0u), uvec2(r, 0u), uvec2(p, 0u), n).x;
 }
+
+// ... of a result at a place, counted from where the results begin, and in a column.
+uint finished_bits(uint y, uint place, uint col) { return filled(y, r_bits(place, col), p_bits(place, col)); }
+
+// ... of that and the three behind it, which are all there.
+uvec4 finished_four(uvec4 y, uint place, uint col) {
+    const uvec4 r = r_four(place, col), p = p_four(place, col);
+    uvec4 found;
+    [[unroll]] for (uint e = 0u; e < 4u; e++) found[e] = filled(y[e], r[e], p[e]);
+    return found;
+}
+
+#if defined(MATRIX_ELEMENTS) && !defined(DTYPE_float32)
+// The same of 16-bit elements of a kernel on matrix units.
+float16_t behind(float16_t y, uint place, uint col) {
+    if (FINISHED == 0u) return y;
+    const uint bits = packFloat2x16(f16vec2(y, 0.0)) ^ function_zero();
+    return unpackFloat2x16(finished_bits(bits, place, col)).x;
+}
+f16vec4 behind(f16vec4 y, uint place, uint col) {
+    const uvec2 pairs = uvec2(packFloat2x16(y.xy), packFloat2x16(y.zw)) ^ function_zero();
+    const uvec4 four = finished_four(uvec4(pairs.x & 0xffffu, pairs.x >> 16, pairs.y & 0xffffu, pairs.y >> 16), place, col);
+    return f16vec4(unpackFloat2x16(four.x | four.y << 16), unpackFloat2x16(four.z | four.w << 16));
+}
+#endif
 
 #endif

@@ -7,17 +7,19 @@
 //     left, `all_rows` of each kind. grad float32, one number, or one a row (grad_stride 1).
 // Bindings: 0 x, 1 target, 2 weight, 3 states, 4 grad, 5 y.
 // Specialization constants: TYPE_X, of x, weight and y, TYPE_T (words.glsl); WEIGHTED; SMOOTHED; FLAT, whether x lies as y
-//     does, from a multiple of four elements on; HALVES (words.glsl).
+//     does, from a multiple of EACH elements on; HALVES (words.glsl); EACH (logits.glsl); ROWS, with FLAT where inner is 1 and
+//     a row has EACH classes at least, so that a run is in two rows at most.
 // Push constants: see the block; offsets and strides in elements. The dispatch has `count` elements, from the beginning of
 //     row first_row on where inner is 1, else of a batch.
-// Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: one quad.
+// Workgroup: THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
 // Accumulation: float32, rounded once.
-// Preconditions: fewer than 2^31 elements; y_offset is a multiple of 4. Words of y that hold an element are written whole.
+// Preconditions: fewer than 2^31 elements; y_offset is a multiple of EACH. Words of y that hold an element are written whole.
 
 #include "losses/logits.glsl"
 
 layout(constant_id = 3) const uint SMOOTHED = 0u;
 layout(constant_id = 4) const uint FLAT = 0u;
+layout(constant_id = 7) const uint ROWS = 0u;
 
 layout(local_size_x = THREADS) in;
 
@@ -54,40 +56,55 @@ Row row_at(uint row) {
     found.g = grad_data[pc.grad_offset + at * pc.grad_stride];
     found.own = states_data[state + pc.all_rows];
     found.top = states_data[state + 2u * pc.all_rows];
-    found.portion = 1.0 / states_data[state + 3u * pc.all_rows];
+    found.portion = states_data[state + 3u * pc.all_rows];
     found.weights = SMOOTHED == 1u ? states_data[state + 4u * pc.all_rows] : 0.0;
     return found;
 }
 
-float gradient(Row row, uint c, float x) {
-    if (row.kind != 1u) return row.kind == 0u ? 0.0 : of_bits(NAN);
+// The bits of an element of the gradient: of class c, whose logit is x.
+uvec2 gradient(Row row, uint c, float x) {
     float p = share_of(x - row.top) * row.portion;
     float found = row.own * (c == row.target ? p - 1.0 : p);
     if (SMOOTHED == 1u) {
         float w = WEIGHTED == 1u ? uintBitsToFloat(natural(TYPE_X, weight_raw(pc.weight_offset + c)).x) : 1.0;
         found = (1.0 - pc.smoothing) * found + pc.smoothing * ((p * row.weights - w) / float(pc.classes));
     }
-    return row.g * found;
+    found = row.kind == 1u ? row.g * found : row.kind == 0u ? 0.0 : of_bits(NAN);
+    return element(TYPE_X, FLOATING, uvec2(floatBitsToUint(found), 0u));
 }
 
+float number_of(uvec2 raw) { return uintBitsToFloat(natural(TYPE_X, raw).x); }
+
 void main() {
-    uint i = 4u * ((gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex);
+    uint i = EACH * ((gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex);
     if (i >= pc.count) return;
-    uvec2 raw[8];
+    uvec2 raw[8], made[8];
     if (FLAT == 1u) x_run(pc.x_offset + i, pc.x_offset + pc.count, raw);
+    if (ROWS == 1u) {
+        uint current = i / pc.classes, c = i - current * pc.classes;
+        Row row = row_at(current);
+        [[unroll]] for (uint k = 0u; k < EACH; k++) made[k] = gradient(row, c + k, number_of(raw[k]));
+        if (c + EACH > pc.classes && i + EACH - 1u < pc.count) {
+            row = row_at(current + 1u);
+            [[unroll]] for (uint k = 0u; k < EACH; k++) {
+                if (c + k >= pc.classes) made[k] = gradient(row, c + k - pc.classes, number_of(raw[k]));
+            }
+        }
+        y_run(pc.y_offset + i, pc.y_offset + pc.count, made);
+        return;
+    }
     uint place = i % pc.inner, rest = i / pc.inner;
     uint c = rest % pc.classes, batch = rest / pc.classes;
     uint current = batch * pc.inner + place;
     Row row = row_at(current);
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+    [[unroll]] for (uint k = 0u; k < EACH; k++) {
         if (i + k < pc.count) {
             if (FLAT == 0u) raw[k] = x_raw(pc.x_offset + batch * pc.x_batch + c * pc.x_class + place * pc.x_inner);
             if (batch * pc.inner + place != current) {
                 current = batch * pc.inner + place;
                 row = row_at(current);
             }
-            float found = gradient(row, c, uintBitsToFloat(natural(TYPE_X, raw[k]).x));
-            raw[k] = element(TYPE_X, FLOATING, uvec2(floatBitsToUint(found), 0u));
+            made[k] = gradient(row, c, number_of(raw[k]));
         }
         place++;
         if (place == pc.inner) {
@@ -96,5 +113,5 @@ void main() {
             if (c == pc.classes) { c = 0u; batch++; }
         }
     }
-    y_run(pc.y_offset + i, pc.y_offset + pc.count, raw);
+    y_run(pc.y_offset + i, pc.y_offset + pc.count, made);
 }

@@ -7,14 +7,14 @@
 //     and what the mean over rows and the gradient need.
 // Shapes and layouts: x (batch, classes, inner), any strides; row r is place r % inner of batch r / inner. target (rows),
 //     weight (classes), contiguous. y five arrays of `all_rows` float32: the loss; w[t], 0 where the row is ignored; the
-//     maximum m; the sum of exp(x - m); the sum of w.
+//     maximum m; 1 / the sum of exp(x - m); the sum of w.
 // Bindings: 0 x, 1 target, 2 weight, 3 y.
 // Specialization constants: TYPE_X, of x and weight, TYPE_T (words.glsl); WEIGHTED, SMOOTHED; LANES, a power of two that
-//     divides THREADS; HALVES (words.glsl).
+//     divides THREADS; HALVES (words.glsl); EACH (logits.glsl); RUNS, where classes are neighbours and are read EACH at once.
 // Push constants: see the block; offsets and strides in elements. The dispatch has `rows` rows of x, which are those from
 //     first_row on of target and y. `ignored` is the target of rows that do not count.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups, STRIPE of them along x). LANES invocations share
-//     a row: each takes every LANES-th class, in one walk.
+//     a row: each takes every LANES-th class, or run of EACH classes, in one walk.
 // Accumulation: float32, compensated; exponentials and logarithms of arrays/floats.glsl. The loss is (m - x[t]) +
 //     log(sum), so large logits cancel before they are rounded.
 // Preconditions: a target that is neither a class nor `ignored` makes NaN. With LANES 1 there is no barrier.
@@ -23,6 +23,7 @@
 
 layout(constant_id = 3) const uint SMOOTHED = 0u;
 layout(constant_id = 4) const uint LANES = 128u;
+layout(constant_id = 7) const uint RUNS = 0u;
 
 layout(local_size_x = THREADS) in;
 
@@ -43,7 +44,8 @@ READER(x, x_data, width_of(TYPE_X))
 READER(target, target_data, width_of(TYPE_T))
 READER(weight, weight_data, width_of(TYPE_X))
 
-const uint UNROLL = 8u;
+const uint UNROLL = 8u;                                 // classes of an invocation in a trip
+const uint TAKEN = RUNS == 1u ? UNROLL / EACH : UNROLL;  // or runs of them
 const float LEAST = -3.40282347e38;
 
 shared float tops[THREADS];
@@ -62,28 +64,49 @@ void main() {
     bool inside = row < pc.rows;
     uint first = pc.x_offset + row / pc.inner * pc.x_batch + row % pc.inner * pc.x_inner;
     uint classes = inside ? pc.classes : 0u;
+    // A row's runs are those that hold any of its elements.
+    uint before = RUNS == 1u ? first % EACH : 0u;
+    uint parts = RUNS == 1u ? (before + classes + EACH - 1u) / EACH : classes;
 
     float top = LEAST;
     precise float sum = 0.0;
     precise float lost = 0.0;    // what rounding added too much to the sum
     precise float spread = 0.0;  // the sum of w (x - top), for smoothing
     precise float weight = 0.0;  // the sum of w
-    for (uint begin = lane; begin < classes; begin += UNROLL * LANES) {
+    uint largest = 0u;           // of the bits of sizes, which tells NaN
+    for (uint begin = lane; begin < parts; begin += TAKEN * LANES) {
         float x[UNROLL];
+        uint number[UNROLL];  // of the class; beyond the last where there is none
         float higher = top;
+        if (RUNS == 1u) {
+            [[unroll]] for (uint n = 0u; n < UNROLL / 4u; n++) {
+                if (n < TAKEN) {
+                    uint at = begin + n * LANES;
+                    uvec2 raw[8];
+                    if (at < parts) x_run(first - before + at * EACH, first + classes, raw);
+                    [[unroll]] for (uint k = 0u; k < EACH; k++) {
+                        number[n * EACH + k] = at < parts ? at * EACH + k - before : classes;
+                        x[n * EACH + k] = uintBitsToFloat(natural(TYPE_X, raw[k]).x);
+                    }
+                }
+            }
+        } else {
+            [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
+                number[i] = begin + i * LANES;
+                if (number[i] < classes) x[i] = x_at(first + number[i] * pc.x_class);
+            }
+        }
         [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
-            uint c = begin + i * LANES;
-            x[i] = of_bits(SIGN | INFINITY);
-            if (c < classes) x[i] = x_at(first + c * pc.x_class);
+            if (number[i] >= classes) x[i] = of_bits(SIGN | INFINITY);
+            largest = max(largest, size_of(x[i]));
             higher = max(higher, x[i]);
         }
         if (SMOOTHED == 1u) {
             spread += (top - higher) * weight;
             float own = 0.0, its = 0.0;
             [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
-                uint c = begin + i * LANES;
-                if (c < classes) {
-                    float w = weight_at(c);
+                if (number[i] < classes) {
+                    float w = weight_at(number[i]);
                     own += w * (x[i] - higher);
                     its += w;
                 }
@@ -96,10 +119,11 @@ void main() {
         [[unroll]] for (uint i = 0u; i < UNROLL; i++) x[i] = share_of(x[i] - top);
         float some = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
         precise float rest = some - lost * shrink;
-        precise float before = sum * shrink;
-        sum = before + rest;
-        lost = (sum - before) - rest;
+        precise float old = sum * shrink;
+        sum = old + rest;
+        lost = (sum - old) - rest;
     }
+    if (largest > INFINITY || top == of_bits(INFINITY)) sum = of_bits(NAN);
     if (LANES > 1u) {
         tops[me] = top;
         sums[me] = sum;
@@ -143,6 +167,6 @@ void main() {
     y_data[y] = loss;
     y_data[y + pc.all_rows] = own;
     y_data[y + 2u * pc.all_rows] = top;
-    y_data[y + 3u * pc.all_rows] = sum;
+    y_data[y + 3u * pc.all_rows] = 1.0 / sum;
     y_data[y + 4u * pc.all_rows] = weight;
 }

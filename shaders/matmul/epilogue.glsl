@@ -26,6 +26,7 @@ vec4 activation(vec4 value) {
 #if HOLES
 #define FINISH_SMALL depth
 #include "finish.glsl"
+#if defined(DTYPE_float32) || !defined(MATRIX_ELEMENTS)
 #if defined(DTYPE_float16)
 #include "float16.glsl"
 #endif
@@ -41,4 +42,8 @@ float behind(float value, uint place, uint col) {
     return float16_value(finished_bits(float16_word(value), place, col));
 #endif
 }
+#if defined(DTYPE_float32)
+vec4 behind(vec4 value, uint place, uint col) { return uintBitsToFloat(finished_four(floatBitsToUint(value), place, col)); }
+#endif
+#endif
 #endif

@@ -9,7 +9,7 @@
 // What it computes: a linear layer, y = activation(scale * x W^T + b) + residual, on matrix units.
 // Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N); bindings, push constants and workgroups as in
 //     matmul/matmul.glsl and matmul-tile.glsl, but z is batch * SPLITS + split: each split has an equal share of the
-//     depth, in whole panels, and matmul/splits.glsl makes one result of them.
+//     depth, in whole panels, and matmul/splits.glsl makes one result of them. Bindings 7 and 8: r and p of finish.glsl.
 // A workgroup owns BM x BN of y, a subgroup WM x WN of it as float32 fragments of MATRIX_M x MATRIX_N. Panels of BK of
 //     the depth pass through shared memory, as rows of 16-byte vectors with one more at the end, so that the rows of a
 //     fragment begin in different banks. The next panel is loaded into registers while this one is used.
@@ -26,7 +26,10 @@
 
 #ifdef DTYPE_float32
 #define SPLIT
+#else
+#define MATRIX_ELEMENTS
 #endif
+#define HOLES 1
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 // Whether M and N are multiples of BM and BN.
@@ -104,9 +107,14 @@ layout(set = 0, binding = 4, std430) readonly buffer ResidualScalars { float16_t
 #endif
 layout(set = 0, binding = 2, std430) writeonly buffer Result { f16vec4 c_data[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float16_t bias_data[]; };
+#ifdef DTYPE_bfloat16
+layout(set = 0, binding = 4, std430) readonly buffer Residual { uvec2 residual_data[]; };  // bfloat16 fours are read one by one
+#else
 layout(set = 0, binding = 4, std430) readonly buffer Residual { f16vec4 residual_data[]; };
 #endif
+#endif
 
+#define FINISH_BINDING 7
 #include "epilogue.glsl"
 #include "splits.glsl"
 
@@ -117,6 +125,7 @@ const int LEAVE_ROWS = WM * LEAVING <= PANEL ? WM : LEAVE_HALF;
 // Rows that a subgroup takes up at a time, and in one piece of code: a long piece, run once, comes slower than it is done.
 const int LEAVE_STEP = SUBGROUP / (LEAVE / 4);
 const int MADE_ROWS = min(4 * LEAVE_STEP, LEAVE_ROWS);
+const int MADE_STEPS = MADE_ROWS / LEAVE_STEP;
 shared uvec4 panels[PANEL > LEAVE_ROWS * LEAVING ? PANEL : LEAVE_ROWS * LEAVING];
 
 #define FRAGMENT_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
@@ -390,17 +399,60 @@ void main() {
     // A result is made wherever it lies and kept where it is of y: with a test around all of it, each would wait for the one
     // before. What it takes from memory past the end is that of the last row or columns.
 #if defined(SPLIT) || defined(UNALIGNED)
+#define NEAR_COL(col, e) min((col) + (e), cols - 1)
     const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
+#else
+#define NEAR_COL(col, e) (min(col, cols - 4) + (e))
 #endif
 #ifdef SPLIT
-#define MAKE(row, col, value, bias, col_power) { \
+#define ROUNDED_FOUR(value) const vec4 four = value;
+#else
+#define ROUNDED_FOUR(value) const f16vec4 four = f16vec4(ROUNDED(value));
+#endif
+    // The residual of four results is read as FOUR.
+#if defined(SPLIT)
+#define FOUR vec4
+#define NUMBERS(four) four
+#elif defined(DTYPE_bfloat16) && !defined(UNALIGNED)
+#define FOUR uvec2
+#define NUMBERS(four) uintBitsToFloat(uvec4(four.x << 16, four.x & 0xffff0000u, four.y << 16, four.y & 0xffff0000u))
+#else
+#define FOUR f16vec4
+#define NUMBERS(four) vec4(four)
+#endif
+#if defined(SPLIT)
+#define READ_ADDED(four, row, col) { \
+    [[unroll]] for (int e = 0; e < 4; e++) four[e] = residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]; \
+}
+#elif defined(UNALIGNED)
+#define READ_ADDED(four, row, col) { \
+    [[unroll]] for (int e = 0; e < 4; e++) four[e] = residual_scalars[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]; \
+}
+#else
+#define READ_ADDED(four, row, col) four = residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, 0)) / 4u];
+#endif
+    // With what stands behind.
+#define FINISH(row, col, value) \
+    if (FINISHED == 1u) { \
+        ROUNDED_FOUR(value) \
+        const uint line = c_first - pc.c_offset + uint(min(row, rows - 1)) * pc.c_row; \
+        if (NEAR_COL(col, 0) + 3 == NEAR_COL(col, 3)) { \
+            value = vec4(behind(four, line + uint(NEAR_COL(col, 0)), uint(NEAR_COL(col, 0)))); \
+        } else { \
+            [[unroll]] for (int e = 0; e < 4; e++) { \
+                const uint own = uint(NEAR_COL(col, e)); \
+                value[e] = float(behind(four[e], line + own, own)); \
+            } \
+        } \
+    }
+#ifdef SPLIT
+#define MAKE(row, col, value, added, bias, col_power) { \
     const int near_row = min(row, rows - 1); \
     const int row_power = int(a_data[a_first + uint(near_row) * a_stride + tail].x); \
     [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]); \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) { \
-        [[unroll]] for (int e = 0; e < 4; e++) value[e] += residual_data[RESIDUAL_AT(near_row, min(col + e, cols - 1))]; \
-    } \
+    if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
+    FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
     const uint at = c_first + uint(row) * pc.c_row + uint(col); \
@@ -411,11 +463,10 @@ void main() {
     } \
 }
 #elif defined(UNALIGNED)
-#define MAKE(row, col, value, bias, col_power) { \
+#define MAKE(row, col, value, added, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) { \
-        [[unroll]] for (int e = 0; e < 4; e++) value[e] += float(residual_scalars[RESIDUAL_AT(min(row, rows - 1), min(col + e, cols - 1))]); \
-    } \
+    if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
+    FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) { \
     const f16vec4 four = f16vec4(ROUNDED(value)); \
@@ -427,9 +478,10 @@ void main() {
     } \
 }
 #else
-#define MAKE(row, col, value, bias, col_power) { \
+#define MAKE(row, col, value, added, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(min(row, rows - 1), min(col, cols - 4)) / 4u]); \
+    if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
+    FINISH(row, col, value) \
 }
 #define KEEP(row, col, value) c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value));
 #endif
@@ -445,6 +497,11 @@ void main() {
         const vec4 bias = biases[j / LEAVE]; \
         const ivec4 col_power = col_powers[j / LEAVE]; \
         [[unroll]] for (int i = 0; i < WM; i += LEAVE_ROWS) { \
+            const int first = row_first + own_row + i + lane_row; \
+            FOUR next[MADE_STEPS]; \
+            if (HAS_RESIDUAL == 1 && SPLITS == 1) { \
+                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) READ_ADDED(next[n], first + n * LEAVE_STEP, col) \
+            } \
             [[unroll]] for (int down = 0; down < LEAVE_ROWS; down += MATRIX_M) { \
                 [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) { \
                     coopMatStore( \
@@ -454,24 +511,29 @@ void main() {
                 } \
             } \
             subgroupBarrier(); \
-            [[dont_unroll]] for (int steps = 0; steps < LEAVE_ROWS; steps += MADE_ROWS) \
-            [[unroll]] for (int step = 0; step < MADE_ROWS; step += LEAVE_STEP) { \
-                const int down = steps + step + lane_row; \
+            [[dont_unroll]] for (int steps = 0; steps < LEAVE_ROWS; steps += MADE_ROWS) { \
+            FOUR added[MADE_STEPS] = next; \
+            if (HAS_RESIDUAL == 1 && SPLITS == 1 && steps + MADE_ROWS < LEAVE_ROWS) { \
+                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) READ_ADDED(next[n], first + steps + MADE_ROWS + n * LEAVE_STEP, col) \
+            } \
+            [[unroll]] for (int n = 0; n < MADE_STEPS; n++) { \
+                const int down = steps + n * LEAVE_STEP + lane_row; \
                 const int block_row = own_row + i + down; \
                 const int row = row_first + block_row; \
                 vec4 value = uintBitsToFloat(panels[leave_at + down * LEAVE_STRIDE + lane_col / 4]); \
                 if (SPLITS == 1) { \
-                    MAKE(row, col, value, bias, col_power) \
+                    MAKE(row, col, value, added[n], bias, col_power) \
                     if (WITHIN) KEEP(row, col, value) \
                 } else if (WITHIN) { \
                     [[unroll]] for (int e = 0; e < 4; e++) parts[own_part + uint(block_row * BN + block_col + e)] = value[e]; \
                 } \
             } \
+            } \
             subgroupBarrier(); \
         } \
     }
-    // Most tiles lie within y as a whole, and ask for none of their elements.
-    if (WHOLE != 0 || row_first + BM <= rows && col_first + BN <= cols) {
+    // Most tiles lie within y as a whole, and ask for none of their elements. Expressions stand in one of the two.
+    if (FINISHED == 0u && (WHOLE != 0 || row_first + BM <= rows && col_first + BN <= cols)) {
         LEAVE_TILE(true)
     } else {
         LEAVE_TILE(row < rows && col < cols)
@@ -488,7 +550,9 @@ void main() {
                         const uint at = (team * uint(SPLITS) + s) * uint(BM * BN) + uint(n);
                         value += vec4(parts[at], parts[at + 1u], parts[at + 2u], parts[at + 3u]);
                     }
-                    MAKE(row, col, value, bias, col_power)
+                    FOUR added;
+                    if (HAS_RESIDUAL == 1) READ_ADDED(added, row, col)
+                    MAKE(row, col, value, added, bias, col_power)
                     KEEP(row, col, value)
                 }
             }

@@ -10,6 +10,7 @@
 //     of x.
 // Preconditions: subgroups of 8, one a workgroup; offsets and strides of x are multiples of 8.
 
+#define HOLES 1
 #include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
@@ -23,6 +24,7 @@ layout(push_constant, std430) uniform Push {
     uint a_offset, a_row, low_offset, low_row, high_offset, high_row, scales_offset, scales_row;
     uint c_offset, c_row, bias_offset, residual_offset, residual_row;
     uint rows, cols, depth;
+    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 } pc;
 
 layout(set = 0, binding = 0) uniform usamplerBuffer a_data;
@@ -38,6 +40,7 @@ uint word_of(uvec4 texel, uint place) {
     return (place & 1u) != 0u ? both.y : both.x;
 }
 #define SCALES_WORD(i) word_of(texelFetch(scales_data, int((i) >> 2)), i)
+#define FINISH_BINDING 7
 #include "epilogue.glsl"
 #include "quantized.glsl"
 #include "texels.glsl"
@@ -127,7 +130,8 @@ void main() {
                 float value = activation(total[0]);
                 if (GATED == 1) value *= total[PAIRED - 1];
                 if (HAS_RESIDUAL == 1) value += IO_LOAD(residual_data[pc.residual_offset + row * pc.residual_row + col]);
-                c_data[pc.c_offset + row * pc.c_row + col] = IO_STORE(value);
+                const uint at = pc.c_offset + row * pc.c_row + col;
+                c_data[at] = IO_STORE(behind(value, at - pc.c_offset, col));
             }
         }
     }

@@ -25,6 +25,7 @@
 //     not those of IQ4_NL and NormalFloat.
 
 #define MATRIX_ELEMENTS
+#define HOLES 1
 #include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
@@ -37,6 +38,7 @@ layout(push_constant, std430) uniform Push {
     uint a_offset, a_row, low_offset, low_row, high_offset, high_row, scales_offset, scales_row;
     uint c_offset, c_row, bias_offset, residual_offset, residual_row;
     uint rows, cols, depth;
+    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer A { uvec4 a_data[]; };
@@ -48,6 +50,7 @@ layout(set = 0, binding = 3, std430) restrict readonly buffer Scales { uint scal
 layout(set = 0, binding = 4, std430) restrict writeonly buffer C { float16_t c_data[]; };
 layout(set = 0, binding = 5, std430) restrict readonly buffer Bias { float16_t bias_data[]; };
 layout(set = 0, binding = 6, std430) restrict readonly buffer Residual { float16_t residual_data[]; };
+#define FINISH_BINDING 7
 #include "epilogue.glsl"
 #include "quantized.glsl"
 
@@ -69,7 +72,10 @@ const uint HIGH_AT = uint(TOGETHER) * LOW;
 // Scales of a unit, and minima behind them.
 const int PLACES = (ONE_SCALE ? 1 : 2) * (HAS_MINIMA ? 2 : 1);
 
-shared uint scratch[SUBGROUPS * 16u * STRIDE];  // units of each subgroup; at the end sums
+// Units of each subgroup; at the end sums.
+const uint SUMS_ROW = uint(8 * X_TILES + 1);
+const uint SCRATCH_ROW = STRIDE > SUMS_ROW ? STRIDE : SUMS_ROW;
+shared uint scratch[SUBGROUPS * 16u * SCRATCH_ROW];
 shared vec4 scale_scratch[SUBGROUPS * 16u * uint(PLACES)];  // of four units
 
 // The levels in the lower and upper halves of a word, as numbers of the factor.
@@ -281,14 +287,14 @@ void main() {
         barrier();
         [[unroll]] for (int j = 0; j < X_TILES; j++) {
             [[unroll]] for (int e = 0; e < 4; e++) {
-                const uint at = (gl_SubgroupID * 16u + quad + uint(8 * (e / 2))) * (width + 1u);
+                const uint at = (gl_SubgroupID * 16u + quad + uint(8 * (e / 2))) * SUMS_ROW;
                 scratch[at + uint(8 * j) + 2u * own + uint(e % 2)] = floatBitsToUint(sum[(tile * X_TILES + j) * 4 + e]);
             }
         }
         barrier();
         total[tile] = 0.0;
         [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) {
-            total[tile] += uintBitsToFloat(scratch[(s * 16u + column) * (width + 1u) + min(row, width - 1u)]);
+            total[tile] += uintBitsToFloat(scratch[(s * 16u + column) * SUMS_ROW + min(row, width - 1u)]);
         }
     }
     if (row >= width || row_first + row >= pc.rows) return;
@@ -303,7 +309,8 @@ void main() {
             value = activation(value);
             if (GATED == 1) value *= other;
             if (HAS_RESIDUAL == 1) value += float(residual_data[pc.residual_offset + (row_first + row) * pc.residual_row + col]);
-            c_data[pc.c_offset + (row_first + row) * pc.c_row + col] = float16_t(value);
+            const uint at = pc.c_offset + (row_first + row) * pc.c_row + col;
+            c_data[at] = behind(float16_t(value), at - pc.c_offset, col);
         }
     }
 }

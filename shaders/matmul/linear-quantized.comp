@@ -9,7 +9,7 @@
 //     rounded. GATED: activation(x G^T + g) * (x U^T + u) + residual, where G is the first half of W's rows.
 // Shapes and layouts: x (M, K), K a multiple of 32; W (N, K), GATED (2 N, K), in the order of quantized.glsl; b (N),
 //     GATED (2 N); y and residual (M, N); last axes contiguous.
-// Bindings: 0 a (x), 1 low, 2 high, 3 scales (W), 4 c (y), 5 bias, 6 residual.
+// Bindings: 0 a (x), 1 low, 2 high, 3 scales (W), 4 c (y), 5 bias, 6 residual; 7 r, 8 p (finish.glsl).
 // Specialization constants: HAS_BIAS, GATED, those of epilogue.glsl and quantized.glsl, and
 //     ROWS     rows of x of a workgroup
 //     COLUMNS  columns of y that a workgroup computes at a time
@@ -22,6 +22,7 @@
 //     the sums of x.
 // Preconditions: COLUMNS <= THREADS; offsets and strides of x are multiples of 8. SUBGROUPS: subgroups of THREADS.
 
+#define HOLES 1
 #include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
@@ -35,6 +36,7 @@ layout(push_constant, std430) uniform Push {
     uint a_offset, a_row, low_offset, low_row, high_offset, high_row, scales_offset, scales_row;
     uint c_offset, c_row, bias_offset, residual_offset, residual_row;
     uint rows, cols, depth;
+    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer A { IO_VECTOR a_data[]; };
@@ -45,6 +47,7 @@ layout(set = 0, binding = 3, std430) restrict readonly buffer Scales { uint scal
 layout(set = 0, binding = 4, std430) restrict writeonly buffer C { IO_SCALAR c_data[]; };
 layout(set = 0, binding = 5, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 layout(set = 0, binding = 6, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
+#define FINISH_BINDING 7
 #include "epilogue.glsl"
 #include "quantized.glsl"
 
@@ -158,7 +161,8 @@ void main() {
                 float value = activation(total[r * PAIRED]);
                 if (GATED == 1) value *= total[r * PAIRED + PAIRED - 1];
                 if (HAS_RESIDUAL == 1) value += IO_LOAD(residual_data[pc.residual_offset + row * pc.residual_row + col]);
-                c_data[pc.c_offset + row * pc.c_row + col] = IO_STORE(value);
+                const uint at = pc.c_offset + row * pc.c_row + col;
+                c_data[at] = IO_STORE(behind(value, at - pc.c_offset, col));
             }
         }
         block++;

@@ -8,7 +8,8 @@
 // What it computes: a linear layer of few rows, y = activation(scale * x W^T + b) + residual, GATED as linear-rows.comp
 //     says, on matrix units. As there, W is read once and memory decides.
 // Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N), GATED W (2 N, K), b (2 N); push
-//     constants as in matmul/matmul.glsl; what workgroups leave for each other: matmul/splits.glsl.
+//     constants as in matmul/matmul.glsl; what workgroups leave for each other: matmul/splits.glsl. Bindings 7 and 8: r and p
+//     of finish.glsl.
 // Specialization constants: HAS_BIAS, those of matmul/epilogue.glsl, GATED, and
 //     DEEP    subgroups that share outputs and divide the depth   THREADS  invocations of a workgroup
 //     SPLITS  workgroups that do
@@ -24,6 +25,7 @@
 //     of y and b, and N.
 
 #define MATRIX_ELEMENTS
+#define HOLES 1
 #include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
@@ -76,6 +78,7 @@ layout(set = 0, binding = 1, std430) restrict readonly buffer Right { uvec4 b_da
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { float16_t c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { float16_t bias_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { float16_t residual_data[]; };
+#define FINISH_BINDING 7
 #include "epilogue.glsl"
 #include "splits.glsl"
 
@@ -120,7 +123,8 @@ void finish(uint row, uint col, uint at, uint residual_at, float value, float ot
             value *= other;
         }
         if (HAS_RESIDUAL == 1) value += float(residual_data[residual_at + row * pc.residual_row + col]);
-        c_data[at + row * pc.c_row + col] = float16_t(ROUNDED(value));
+        at += row * pc.c_row + col;
+        c_data[at] = behind(float16_t(ROUNDED(value)), at - pc.c_offset, col);
     }
 }
 

@@ -32,7 +32,8 @@ layout(set = 0, binding = 4, std430) writeonly buffer YBitsFours { RAW_FOUR y_bi
 
 uint p_row;
 
-// 0, of which compilers know nothing: what holes round to float16 is kept rounded by it (expressions/body.py).
+// 0, of which compilers know nothing: what is rounded to float16, in holes, before or behind them, is kept rounded by it
+// (expressions/body.py).
 uint function_zero() { return pc.cols >> 31; }
 
 uvec2 hole_before(const in uvec2 x, const in uvec2 r, const in uvec2 p, const in uvec4 n) {
@@ -98,7 +99,7 @@ uint bits_of_float(float x) {
 }
 
 float before_one(uint x, uint r, uint p) {
-    return float_of_bits(hole_before(uvec2(x, 0u), uvec2(r, 0u), uvec2(p, 0u), words()).x);
+    return float_of_bits(hole_before(uvec2(x, 0u), uvec2(r, 0u), uvec2(p, 0u), words()).x | function_zero());
 }
 
 // The four `i` of a block, as the norm is given them.
@@ -118,7 +119,7 @@ float first_before() {
 void write_after(uint block, uint i, vec4 y) {
     uvec4 x = x_four(block, i), r = r_four(block, i), p = p_four(block, i), bits;
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        bits[k] = hole_after(uvec2(bits_of_float(y[k]), 0u), uvec2(x[k], 0u), uvec2(r[k], 0u), uvec2(p[k], 0u), words()).x;
+        bits[k] = hole_after(uvec2(bits_of_float(y[k]) | function_zero(), 0u), uvec2(x[k], 0u), uvec2(r[k], 0u), uvec2(p[k], 0u), words()).x;
     }
     if (QUADS == 1u) {
         uint at = place(block, i, 0u);

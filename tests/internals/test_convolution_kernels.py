@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import grilly.functional as F
 from cases import DTYPES
 from grilly import reference
 from grilly.compute.convolution import forward
@@ -83,6 +84,32 @@ def test_on_matrix_units(vulkan_backend, dtype):
             assert sum(variant.label in timing.label for timing in profile.timings) == 3
             for one in found:
                 close(one, exact, 4 * sizes, w[0].size, dtype)  # matrix units may cut sums
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_expressions_behind_matrix_units(vulkan_backend, dtype):
+    """In captured work they are a part of the dispatch, with the bits of calls."""
+    variants = [v for v in vulkan_backend.registry.manifest.by_operation["convolution-matrix"] if v.dtype == dtype]
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    for variant in variants:
+        own = only_or_skip(vulkan_backend, variant)
+        own.opened.facts = dataclasses.replace(own.opened.facts, units=1)
+        for shape, outputs, kernel, options in ON_MATRICES:
+            named = dict(zip(("stride", "padding", "dilation"), options, strict=False))
+
+            def made(x, w, v, c, own=own, named=named):
+                return [forward.convolution(own.opened, "conv2d", 2, x, one, **named) for one in (w, v)]
+
+            def behind(*arrays, made=made):
+                y, r = made(*arrays)
+                return F.relu(y * arrays[3] + r)
+
+            w, v = (draw(outputs, shape[1], *kernel, seed=seed, dtype=dtype) for seed in (1, 2))
+            arrays = [own.tensor(a) for a in (draw(*shape, dtype=dtype), w, v, draw(outputs, 1, 1, dtype=dtype))]
+            graph, wanted = own.capture(behind, *arrays), behind(*arrays).numpy()
+            assert graph.dispatches == own.capture(made, *arrays).dispatches
+            for _ in range(2):
+                assert graph(*arrays).numpy().tobytes() == wanted.tobytes()
 
 
 def test_what_is_left_to_other_kernels(vulkan_backend):

@@ -118,6 +118,86 @@ def test_reversed_operands(backend):
         check(backend, lambda x: (x[::-1] + 1.0) * x[:1, ::-1], backend.tensor(random(4, 16)).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", [*HALVES, "int32", "int8"])
+def test_behind_a_gather(backend, dtype):
+    """What is made of elements at indices, which may be out of bounds and count from the end."""
+    x = backend.tensor(random(9, 24) * 3).astype(dtype)
+    few, many = (backend.tensor(i) for i in (np.int32([3, -1, 0, 77, -80, 3]), np.arange(24)[::-1].copy()))
+    other = backend.tensor(random(6, 24, seed=1) * 3).astype(dtype)
+    each = backend.tensor(np.random.default_rng(2).integers(-9, 9, (9, 5)))
+    check(backend, lambda x, i: xp.take(x, i, axis=0) * 3, x, few, dispatches=1)
+    check(backend, lambda x, i: xp.abs(xp.take(x, i, axis=1)), x, many, dispatches=1)
+    check(backend, lambda x, i, y: xp.take(x, i, axis=0) * 2 + y, x, few, other, dispatches=1)
+    check(backend, lambda x, i: xp.take_along_axis(x, i, axis=1) - 1, x, each, dispatches=1)
+    check(backend, lambda x, i: xp.take(x[::2, ::3], i, axis=0) + 1, x, few, dispatches=1)
+    if dtype in HALVES[:2]:
+        check(backend, lambda x, i: F.relu(F.embedding(i, x)) * 4.5, x, few, dispatches=1)
+
+
+def test_gathers_beside_each_other(backend):
+    x, row, i = (backend.tensor(a) for a in (random(24), random(24, seed=1), np.arange(24)[::-1].copy()))
+
+    def two(x, row, i):  # the second one is stored
+        return xp.take(x, i) * 2.0 + xp.take(row, i)
+
+    check(backend, two, x, row, i, dispatches=2)
+    check(backend, lambda x, i: xp.take(x, i) + x[0], x, i, dispatches=1)
+    check(backend, lambda x, i: xp.take(x, i) + x[:1].broadcast_to(x.shape) * 2.0, x, i, dispatches=1)
+    check(backend, lambda x, i: xp.take(x, i) * 2.0 + x[::-1], x, i, dispatches=1)
+    check(backend, lambda x, i: (((xp.take(x, i) * 2.0 + 3.0) * 5.0 + 7.0) * 11.0 - 13.0) * 17.0, x, i)  # many words
+    check(backend, lambda x, i: xp.take(x, i) * i.astype("float32"), x, i, dispatches=1)
+
+    def computed(x, i):  # indices that are read as they are stored
+        j = i - 1
+        return xp.take(x, j) * (j + 1).astype("float32")
+
+    check(backend, computed, x, i, dispatches=2)
+    check(backend, lambda x, i: xp.take(x * 2.0, i) + 1.0, x, i, dispatches=2)
+    # Reductions read through what stands behind, not through the gather.
+    check(backend, lambda x, i: xp.sum(xp.take(x, i) * 2.0), x, i, dispatches=2)
+    table, ids = backend.tensor(random(8, 24)), backend.tensor(np.int32([1, 7, 3]))
+    column = backend.tensor(random(3, 1, seed=2))
+    check(backend, lambda t, ids, row: F.embedding(ids, t) * row, table, ids, row, dispatches=1)
+    check(backend, lambda t, ids, row, c: F.embedding(ids, t) * row + c, table, ids, row, column, dispatches=1)
+    check(backend, lambda t, i, row, c: xp.take(t, i, axis=1)[:3] * row + c, table, i, row, column)
+    check(backend, lambda t, i, row: xp.take(t, i, axis=1) * row, table, i, row, dispatches=1)
+
+
+def test_a_gather_of_what_is_written(backend):
+    x, i = backend.tensor(random(8)), backend.tensor(np.int32([7, 6, 5, 4, 3, 2, 1, 0]))
+    first = x.numpy()
+
+    def step(y):
+        found = xp.take(x, i)
+        x[...] = y
+        return found * 2.0 + y
+
+    def turned(y):
+        x[...] = xp.take(x, i) + y
+        return x * 1.0
+
+    for program in (step, turned):
+        given = [backend.tensor(random(8, seed=seed)) for seed in (1, 2, 3)]
+        x[...] = first
+        wanted = [program(each).numpy() for each in given]
+        x[...] = first
+        graph = backend.capture(program, given[0])
+        for each, one in zip(given, wanted, strict=True):
+            np.testing.assert_array_equal(graph(each).numpy(), one)
+
+
+def test_one_element_for_all(backend):
+    """A result of which another operation reads the first element for each of its own."""
+    x, w = backend.tensor(random(8)), backend.tensor(random(6, 8) / 2)
+
+    def first(y):
+        return y + y[..., :1].broadcast_to(y.shape)
+
+    check(backend, lambda x: first(x * 2.0), x)
+    check(backend, lambda x: first(F.linear(x, w)), x)
+    check(backend, lambda x: F.softmax(first(x * 2.0)), x)
+
+
 def test_random_strides(backend):
     """Against NumPy: axes reversed, skipped, swapped and broadcast."""
     draw = np.random.default_rng(7)
@@ -292,6 +372,10 @@ def drawn(draw):
                     found = getattr(xp, UNARY[choice % 10])(x)
                 elif kind < 80:
                     found = xp.where(x if x.dtype == bool else x > 0, y, z)
+                elif kind < 88 and x.ndim:
+                    axis = choice % x.ndim
+                    places = (np.arange(x.shape[axis]) * (2 * k + 1) + j) % x.shape[axis]
+                    found = xp.take(x, places, axis=axis)
                 else:
                     found = x.astype(DTYPES[choice % len(DTYPES)])
             except (TypeError, OverflowError):  # not for these dtypes

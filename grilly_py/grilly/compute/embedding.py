@@ -16,11 +16,12 @@ from ..registry import Registry, Request
 from .arrays.map import Gather, emit, in_order, with_rows
 from .arrays.operations import code, spec
 from .arrays.promotion import FLOAT32, kind_of
+from .arrays.scatter import Counted
 from .device.arguments import check_backend, check_float
 from .device.call import call
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer
-from .device.plan import At, Layout, Plan, Planner, fits_binding
+from .device.plan import At, Elementwise, Layout, Plan, Planner, fits_binding
 from .device.tensor import Tensor
 from .expressions.expression import halves
 from .quantized import DeviceQuantizedTensor, check_quantized, placed
@@ -145,9 +146,9 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     row = weight._strides[0] if extent > 1 else columns
     aligned = math.gcd(columns, row, weight_offset, weight._offset) * size
     flat, rows = ids.reshape(-1), result.reshape(-1, columns)
+    data = weight._view(rows.shape, (0, weight._strides[1]))
+    places = flat._view(rows.shape, (flat._strides[0], 0))
     if aligned % 4:  # rows that begin in the middle of a word
-        data = weight._view(rows.shape, (0, weight._strides[1]))
-        places = flat._view(rows.shape, (flat._strides[0], 0))
         offsets = [weight_offset, ids_offset, None]
         emit(planner, registry, Gather(spec("copy", weight.dtype), row, extent), rows, [data, places, None], offsets)
         return planner.plan(result)
@@ -160,6 +161,10 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     most = min(_fitting(facts, rows), _fitting(facts, flat), threads * stripe * facts.groups[1] // (columns // each))
     if not share or not most:
         raise UnsupportedError(f"{NAME}: one row of {columns} elements does not fit one binding")
+    operation = None
+    if flat.size <= most and extent <= share:
+        expression = spec("copy", weight.dtype).expression((weight.dtype,), weight.dtype)
+        operation = Elementwise(expression, (data, places), rows, Counted(row, extent, True))
     for token in range(0, flat.size, most):
         some, to = flat[token : token + most], rows[token : token + most]
         for first in range(0, extent, share):
@@ -171,7 +176,8 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
                 "rows": part.shape[0],
             }  # fmt: skip
             sizes = choice.workgroups(count)
-            planner.dispatch(choice, constants, {"ids": some, "weight": part, "y": to}, words, sizes, float(to.size))
+            planner.dispatch(choice, constants, {"weight": part, "ids": some, "y": to}, words, sizes, float(to.size),
+                             operation=operation)  # fmt: skip
     return planner.plan(result)
 
 

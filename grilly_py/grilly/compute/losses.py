@@ -26,7 +26,7 @@ from .expressions.expression import halves
 
 NAME = "cross_entropy"
 REDUCTIONS = ("mean", "sum", "none")
-_KINDS = 5  # of numbers that the kernel leaves for each row
+_KINDS = 5  # of numbers that the kernel leaves for each row, its states
 _MOST = 2**30  # elements of a dispatch
 
 
@@ -50,24 +50,25 @@ def cross_entropy(device: Device, x, target, weight=None, *, ignore_index=-100, 
 
 
 def cross_entropy_backward(
-    device: Device, grad_output, x, target, weight=None, *, ignore_index=-100, reduction="mean", label_smoothing=0.0
-):
-    """``grilly.functional.cross_entropy_backward`` on a device; documented there."""
+    device: Device, grad_output, x, target, weight=None, *, ignore_index=-100, reduction="mean", label_smoothing=0.0,
+    states: Tensor | None = None,
+):  # fmt: skip
+    """``grilly.functional.cross_entropy_backward`` on a device; documented there. ``states``: as ``plan`` gave them."""
     name = "cross_entropy_backward"
     terms = _terms(name, ignore_index, reduction, label_smoothing)
     if isinstance(grad_output, np.generic):  # of a loss, which has no axes
         grad_output = np.asarray(grad_output)
 
-    def check(x, target, weight, grad_output) -> tuple:
+    def check(x, target, weight, grad_output, states) -> tuple:
         target = _checked(name, x, target, weight, terms)
         check_float(name, input=x, grad_output=grad_output)
         check_backend(name, device, grad_output, x, target, weight)
         shape = tuple(target.shape) if reduction == "none" else ()
         if tuple(grad_output.shape) != shape:
             raise ValueError(f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the loss's, {shape}")
-        return x, target, weight, grad_output
+        return x, target, weight, grad_output, states
 
-    return call(device, plan_backward, (terms, reduction), (x, target, weight, grad_output), check)[0]
+    return call(device, plan_backward, (terms, reduction), (x, target, weight, grad_output, states), check)[0]
 
 
 def _terms(name: str, ignore_index, reduction, label_smoothing) -> LossTerms:
@@ -132,14 +133,17 @@ def _laid_out(
 def plan(
     given: tuple[LossTerms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
 ) -> Plan:
-    """The dispatches of the rows' losses, or of their sum, or their mean by what rows weigh."""
+    """The dispatches of the rows' losses, or of their sum, or their mean by what rows weigh.
+
+    A second result is the rows' states, ``(_KINDS, rows)``, which the gradient reads.
+    """
     terms, reduction = given
     planner = Planner(facts, layouts)
     x, _, target, weight = _laid_out(planner, registry, layouts)
     empty = not target.size
+    states = planner.empty((_KINDS, 0)) if empty else _emit_rows(planner, registry, terms, x, target, weight)
     if reduction == "none" and empty:
-        return planner.plan(planner.empty(planner.inputs[1].shape, x.dtype))
-    states = None if empty else _emit_rows(planner, registry, terms, x, target, weight)
+        return planner.plan(planner.empty(planner.inputs[1].shape, x.dtype), states)
     if reduction == "none":
         whole = states[0]
     else:
@@ -153,7 +157,7 @@ def plan(
         rounded = planner.empty(whole.shape, x.dtype)
         emit(planner, registry, converts(FLOAT32, x.dtype), rounded, [whole], [ALIGN_MOST])
         whole = rounded
-    return planner.plan(whole.reshape(planner.inputs[1].shape if reduction == "none" else ()))
+    return planner.plan(whole.reshape(planner.inputs[1].shape if reduction == "none" else ()), states)
 
 
 def _divide(planner: Planner, registry: Registry, x: Tensor, by: Tensor, result: Tensor) -> None:
@@ -174,7 +178,9 @@ def _emit_rows(
     tile, threads = choice.tile, choice.threads
     lanes = tile["lanes"] if classes > tile["few"] else tile["some"] if inner == 1 and classes > tile["alone"] else 1
     check_trips(facts, NAME, "classes", classes, choice.keys_per_trip * lanes / tile["lanes"], "use fewer")
-    constants = {**_types(x, target, weight, terms), "LANES": lanes, "HALVES": halves(registry)}
+    constants = {
+        **_types(registry, x, target, weight, terms), "LANES": lanes, "RUNS": int(x._strides[1] == 1),
+    }  # fmt: skip
     stripe = tile["stripe"]
     each = threads // lanes
     todo = [(x, 0)]
@@ -201,9 +207,14 @@ def _emit_rows(
     return states
 
 
-def _types(x: Tensor, target: Tensor, weight: Tensor | None, terms: LossTerms) -> dict:
+def _types(registry: Registry, x: Tensor, target: Tensor, weight: Tensor | None, terms: LossTerms) -> dict:
     return {"TYPE_X": code(x.dtype), "TYPE_T": code(target.dtype), "WEIGHTED": int(weight is not None),
-            "SMOOTHED": int(terms.smoothing > 0)}  # fmt: skip
+            "SMOOTHED": int(terms.smoothing > 0), "HALVES": halves(registry), "EACH": _run_of(x)}  # fmt: skip
+
+
+def _run_of(x: Tensor) -> int:
+    """Elements that are read at once: 16 bytes."""
+    return 16 // x.dtype.itemsize
 
 
 def _layout(x: Tensor) -> dict:
@@ -221,14 +232,15 @@ def _words(terms: LossTerms) -> dict:
 def plan_backward(
     given: tuple[LossTerms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
 ) -> Plan:
-    """The dispatches of the gradient, given also the gradient of each loss, or of their sum or mean."""
+    """The dispatches of the gradient, given also that of each loss, or of their sum or mean, and states or None."""
     terms, reduction = given
     planner = Planner(facts, layouts)
     x, offset, target, weight = _laid_out(planner, registry, layouts)
     if not target.size:
         return planner.plan(planner.empty(planner.inputs[0].shape, x.dtype))
-    states = _emit_rows(planner, registry, terms, x, target, weight)
-    grad = planner.inputs[3]
+    grad, states = planner.inputs[3:]
+    if states is None:
+        states = _emit_rows(planner, registry, terms, x, target, weight)
     if grad.dtype != FLOAT32 or not grad.is_contiguous:
         own, grad = grad, planner.empty(grad.shape)
         asked = converts(own.dtype, FLOAT32)
@@ -242,11 +254,12 @@ def plan_backward(
     batch, classes, inner = x.shape
     result = planner.empty(x.shape, x.dtype)
     choice = registry.resolve(Request("cross-entropy-backward", "float32"))
-    stripe, threads = choice.tile["stripe"], choice.threads
-    flat = x.is_contiguous and math.gcd(offset, x._offset) % 4 == 0
-    constants = {**_types(x, target, weight, terms), "FLAT": int(flat), "HALVES": halves(registry)}
-    most = min(_MOST, 4 * threads * stripe * facts.groups[1])
-    unit = 4 // math.gcd(4, classes * inner)  # batches whose elements are whole quads
+    stripe, threads, run = choice.tile["stripe"], choice.threads, _run_of(x)
+    flat = x.is_contiguous and math.gcd(offset, x._offset) % run == 0
+    rows = int(flat and inner == 1 and classes >= run)
+    constants = {**_types(registry, x, target, weight, terms), "FLAT": int(flat), "ROWS": rows}
+    most = min(_MOST, run * threads * stripe * facts.groups[1])
+    unit = run // math.gcd(run, classes * inner)  # batches whose elements are whole runs
     step = max(min(batch, most // (classes * inner)) // unit * unit, unit)
     while step > unit and not (fits_binding(facts, x[:step]) and fits_binding(facts, result[:step])):
         step = max(step // 2 // unit * unit, unit)
@@ -260,7 +273,7 @@ def plan_backward(
             "states_offset": At(states), "grad_offset": At(grad), "grad_stride": int(grad.size > 1), "y_offset": At(to),
             **_words(terms),
         }  # fmt: skip
-        sizes = choice.workgroups(part.size, 4 * threads)
+        sizes = choice.workgroups(part.size, run * threads)
         arrays = {"x": part, "target": target, "weight": weight, "states": states, "grad": grad, "y": to}
         planner.dispatch(choice, constants, arrays, words, sizes, 16.0 * part.size)
     return planner.plan(result.reshape(planner.inputs[0].shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,42 +72,54 @@ class Adapters(nn.Module):
         self.starts, self.outputs, self.dropout, self.precision = dict(starts), outputs, dropout, precision
         #: The layer's weight without the adapters, while these are merged into it.
         self.unmerged: Tensor | None = None
+        self._owned: Tensor | None = None
         for name in sorted(adapters, key=self.starts.__getitem__):
             setattr(self, name, adapters[name])
+
+    @property
+    def rank(self) -> int:
+        """The highest of the adapters."""
+        return max(part.rank for _, part in self.named_adapters())
 
     def named_adapters(self) -> list[tuple[str, Adapter]]:
         """In the order of the outputs that they add to."""
         return [(name, part) for name, part in self.named_children() if isinstance(part, Adapter)]
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """``y``, ``(..., outputs)``, and what the adapters make of ``x``."""
+    def forward(self, x: Tensor) -> Tensor:
+        """What the adapters make of ``x``, ``(..., outputs)``."""
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
-        parts = [part for _, part in self.named_adapters()]
-        down, scales = [part.lora_A.on(x.backend) for part in parts], [part.scale for part in parts]
-        low = F.linear(x, down[0] if len(down) == 1 else xp.concat(down), precision=self.precision)
-        alike = len({*scales}) == 1
-        low = low * (scales[0] if alike else np.repeat(scales, [part.rank for part in parts]).astype(low.dtype))
-        return y + F.linear(low, self._up(x.backend), precision=self.precision)
+        low = F.linear(x, self._down(x.backend), precision=self.precision)
+        scales = [part.scale for _, part in self.named_adapters()]
+        low = low * (scales[0] if len({*scales}) == 1 else np.repeat(scales, self.rank).astype(low.dtype))
+        return F.linear(low, self._up(x.backend), precision=self.precision)
+
+    def _down(self, backend: Compute) -> Tensor:
+        """The matrices A one under the other, of as many rows each."""
+        return _stacked([_padded(part.lora_A.on(backend), self.rank, 0) for _, part in self.named_adapters()])
 
     def _up(self, backend: Compute) -> Tensor:
         """The matrices B, each in the rows of its outputs and the columns of its ranks, and zeros elsewhere."""
-        parts, rows, row, column = self.named_adapters(), [], 0, 0
-        width = sum(part.rank for _, part in parts)
-        dtype = parts[0][1].lora_B.dtype
-
-        def zeros(height: int, length: int) -> list[Tensor]:
-            shape = (height, length)
-            return [xp.zeros(shape, dtype=dtype, device=backend)] if height and length else []
-
+        parts, stacked, row = self.named_adapters(), [], 0
         for name, part in parts:
-            rows += zeros(self.starts[name] - row, width)
-            b = part.lora_B.on(backend)
-            beside = [*zeros(len(b), column), b, *zeros(len(b), width - column - part.rank)]
-            rows.append(xp.concat(beside, axis=1) if len(beside) > 1 else b)
-            row, column = self.starts[name] + len(b), column + part.rank
-        rows += zeros(self.outputs - row, width)
-        return xp.concat(rows) if len(rows) > 1 else rows[0]
+            b = _padded(part.lora_B.on(backend), self.rank, 1)
+            stacked += [_zeros(b, self.starts[name] - row, 0), b]
+            row = self.starts[name] + len(b)
+        stacked.append(_zeros(b, self.outputs - row, 0))
+        whole = _stacked([part for part in stacked if part is not None])
+        if len(parts) == 1:
+            return whole
+        own = xp.where(self._owners(backend)[:, :, None], whole[:, None, :], 0.0)
+        return own.reshape(self.outputs, len(parts) * self.rank)
+
+    def _owners(self, backend: Compute) -> Tensor:
+        """Which outputs are of which adapter; ``(outputs, adapters)``."""
+        if self._owned is None or self._owned.backend is not backend:
+            owned = np.zeros((self.outputs, len(self.named_adapters())), bool)
+            for column, (name, part) in enumerate(self.named_adapters()):
+                owned[self.starts[name] : self.starts[name] + len(part.lora_B.data), column] = True
+            self._owned = backend.tensor(owned)
+        return self._owned
 
     def merged_into(self, weight: Tensor) -> Tensor:
         """A weight with what the adapters add, rounded once."""
@@ -117,6 +129,22 @@ class Adapters(nn.Module):
             parts += [wide[row:first], wide[first:last] + part.delta(weight.backend)]
             row = last
         return xp.concat([part for part in (*parts, wide[row:]) if len(part)]).astype(weight.dtype, copy=False)
+
+
+def _zeros(like: Tensor, length: int, axis: int) -> Tensor | None:
+    """Zeros of so many rows or columns beside an array; None where there are none."""
+    shape = (length, like.shape[1]) if axis == 0 else (like.shape[0], length)
+    return xp.zeros(shape, dtype=like.dtype, device=like.backend) if length else None
+
+
+def _padded(array: Tensor, length: int, axis: int) -> Tensor:
+    """An array with zeros behind it, so many rows or columns in all."""
+    more = _zeros(array, length - array.shape[axis], axis)
+    return array if more is None else xp.concat([array, more], axis=axis)
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else xp.concat(parts)
 
 
 def drawn(rng: np.random.Generator, rank: int, inputs: int) -> np.ndarray[Any, np.dtype[np.float32]]:

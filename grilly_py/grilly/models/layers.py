@@ -60,9 +60,9 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(..., inputs)`` to ``(..., sum of outputs)``."""
         bias = None if self.bias is None else self.bias.data
-        y = F.linear(x, self.weight.data, bias, precision=self.precision)
-        if self.adapters is not None and self.adapters.unmerged is None:
-            y = self.adapters(x, y)
+        # The wide product adds the adapters', whose depth is too short to hide what adding reads.
+        added = None if self.adapters is None or self.adapters.unmerged is not None else self.adapters(x)
+        y = F.linear(x, self.weight.data, bias, residual=added, precision=self.precision)
         return F.dropout(y, self.dropout) if self.training and self.dropout else y
 
 

@@ -26,8 +26,9 @@ _GLOBALS = {
     _TYPE_FUNCTION: (slice(2, None), 1), 41: (slice(1, 2), 2), 42: (slice(1, 2), 2), _CONSTANT: (slice(1, 2), 2),
     44: (slice(1, None), 2), 46: (slice(1, 2), 2),
 }  # fmt: skip
-_TYPES_BEGIN = 19  # the first opcode of types; of what stands before types only decorations have higher ones
+_TYPES_BEGIN = 19  # the first opcode of types; of what stands before types only these have higher ones
 _ANNOTATIONS = frozenset((71, 72, 73, 74, 75, 332, 5632, 5633))
+_MODULE_PROCESSED, _EXECUTION_MODE_ID = 330, 331
 
 Words = tuple[int, ...]
 
@@ -94,6 +95,8 @@ class _Module:
             self.decorations.setdefault(instruction[1], []).append(instruction)
         elif opcode == _IMPORT:
             self.globals[instruction[1]] = instruction
+        elif opcode in (_MODULE_PROCESSED, _EXECUTION_MODE_ID):
+            pass
         elif opcode >= _TYPES_BEGIN or opcode == 1:
             self.types = self.types or at
             if opcode in _GLOBALS:

@@ -5,6 +5,8 @@ its readers are in one chain and the program keeps no tensor of it. Each result 
 replay has the bits of the calls; only the payload of a NaN may differ. A chain moves fewer bytes than
 its operations: all have the extents of its result, and each operand is read once.
 
+A chain may begin with a gather, of an embedding say, whose kernel is the same.
+
 Where a reduction alone reads the result of a chain, the chain becomes a part of it, and the additions stay in their
 order: the bits are those of the calls here as well.
 """
@@ -27,6 +29,7 @@ from ..expressions.nodes import Node, constant, element, replaced, word
 from .map import MOST, Work, emit_work
 from .map_reduce import emit_kernel, kernel_of
 from .promotion import FLOAT32
+from .scatter import Counted
 
 #: Programs of chains. A driver compiles each and keeps it as long as the device is open, so there are no more of them
 #: than this; further chains stay single operations.
@@ -53,22 +56,27 @@ class Array(NamedTuple):
     def is_whole(self, other: Array) -> bool:
         """Whether the other array has the same elements in the same order, one after the other."""
         own, their = self.layout, other.layout
+        count = math.prod(own.shape)
+        stride = (int(count > 1),)
         return (
             self.binding == other.binding and own.offset == their.offset and own.dtype == their.dtype
-            and math.prod(own.shape) == math.prod(their.shape)
-            and reshaped(own.shape, own.strides, (math.prod(own.shape),)) in ((1,), (0,))
-            and reshaped(their.shape, their.strides, (math.prod(own.shape),)) in ((1,), (0,))
+            and count == math.prod(their.shape) and reshaped(own.shape, own.strides, (count,)) == stride
+            and reshaped(their.shape, their.strides, (count,)) == stride
         )  # fmt: skip
 
 
 class ElementwiseCommand(NamedTuple):
-    """An elementwise operation as it was captured: its expression, the words it was given, and its arrays."""
+    """An elementwise operation as it was captured: its expression, the words it was given, and its arrays.
+
+    ``counted``: of a gather, the axis of the first array that the second, of indices, counts.
+    """
 
     expression: Expression
     words: tuple[int, ...]
     arrays: tuple[Array, ...]
     result: Array
     seconds: float
+    counted: Counted | None = None
 
     @property
     def count(self) -> int:
@@ -89,7 +97,7 @@ class _Reduction(NamedTuple):
 def fuse(device: Device, captured: Capture) -> None:
     """Replace chains of elementwise operations, and reductions of them, among captured work by one dispatch each."""
     commands = captured.commands
-    operations = elementwise(captured)
+    operations = elementwise(captured, gathers=True)
     reductions = {
         number: _read_reduction(one, commands[number])
         for number, one in captured.operations.items() if isinstance(one.operation, Reduce)
@@ -99,20 +107,29 @@ def fuse(device: Device, captured: Capture) -> None:
     work = CapturedWork(captured, operations)
     found: dict[int, list[tuple[tuple, None]]] = {}
     for last in sorted(operations, reverse=True):
-        if last in found:
-            continue
-        chain = work.chain(last, found)
-        number = work.only_reader(last, chain)
-        if number in reductions:
-            command = _reduced(device, _Chain(operations, sorted(chain)), reductions[number])
-            if command is not None:
-                found |= {member: [] for member in chain} | {number: [(command, None)]}
-                continue
-        if len(chain) > 1:
-            command = _command(device, _Chain(operations, sorted(chain)))
-            if command is not None:
-                found |= {member: [] for member in chain} | {last: [(command, None)]}
+        if last not in found:
+            fused = _fused(device, work, reductions, last, found)
+            if not fused and work.gathers:
+                fused = _fused(device, work, reductions, last, work.gathers | found.keys())
+            found |= fused
     replace(captured, found)
+
+
+def _fused(
+    device: Device, work: CapturedWork, reductions: Mapping[int, _Reduction], last: int, taken: Container[int]
+) -> dict[int, list[tuple[tuple, None]]]:
+    """The chain that ends with an operation, as what ``replace`` takes: one dispatch, or a reduction's with it."""
+    chain = work.chain(last, taken)
+    own, members = _Chain(work.operations, sorted(chain)), {member: [] for member in chain}
+    number = work.only_reader(last, chain)
+    if number in reductions:
+        if own.counted is not None:
+            return {}  # kernels of reductions do not gather
+        command = _reduced(device, own, reductions[number])
+        if command is not None:
+            return members | {number: [(command, None)]}
+    command = _command(device, own) if len(chain) > 1 else None
+    return {} if command is None else members | {last: [(command, None)]}
 
 
 def replace(captured: Capture, found: Mapping[int, Sequence[tuple[tuple, Noted | None]]]) -> None:
@@ -126,12 +143,12 @@ def replace(captured: Capture, found: Mapping[int, Sequence[tuple[tuple, Noted |
             captured.commands.append(one)
 
 
-def elementwise(captured: Capture) -> dict[int, ElementwiseCommand]:
-    """The elementwise operations of captured work, by the numbers of their commands."""
+def elementwise(captured: Capture, gathers: bool = False) -> dict[int, ElementwiseCommand]:
+    """The elementwise operations of captured work, by the numbers of their commands, with gathers or without."""
     noted = captured.operations.items()
     return {
-        number: _read(one, captured.commands[number])
-        for number, one in noted if isinstance(one.operation, Elementwise)
+        number: _read(one, captured.commands[number]) for number, one in noted
+        if isinstance(one.operation, Elementwise) and (gathers or one.operation.counted is None)
     }  # fmt: skip
 
 
@@ -148,7 +165,8 @@ def _read(noted: Noted, command: tuple) -> ElementwiseCommand:
     )  # fmt: skip
     last = max(place for place, binding in enumerate(bindings) if binding is not None)
     result = array(last, operation.result, noted.offsets[-1])
-    return ElementwiseCommand(operation.expression, tuple(noted.words), arrays, result, command[4])
+    counted = operation.counted
+    return ElementwiseCommand(operation.expression, tuple(noted.words), arrays, result, command[4], counted)
 
 
 def _read_reduction(noted: Noted, command: tuple) -> _Reduction:
@@ -176,6 +194,10 @@ class CapturedWork:
                 if writes:
                     self.writers[memory].add(number)
         self.private = {number for number, each in operations.items() if captured.private(each.result.memory)}
+        self.gathers = {
+            number for number, each in operations.items()
+            if isinstance(each, ElementwiseCommand) and each.counted is not None
+        }  # fmt: skip
 
     def chain(self, last: int, taken: Container[int]) -> set[int]:
         """The operations that become one dispatch with ``last``, which is run last; none of those ``taken``."""
@@ -208,10 +230,10 @@ class CapturedWork:
         return None if number < last or is_changed else number
 
     def makers(self, chain: set[int]) -> set[int]:
-        """The operations outside a chain whose results it reads."""
+        """The operations outside a chain whose results it reads, but as a gather does."""
         return {
             number
-            for member in chain
+            for member in chain - self.gathers
             for array in self.operations[member].arrays
             for number in self.writers[array.memory]
             if number in self.operations and number not in chain and number < member
@@ -229,7 +251,7 @@ class CapturedWork:
         if made.count != self.operations[last].count or self.writers[memory] != {number}:
             return False
         for reader in self.readers[memory]:
-            if reader not in chain and reader < last:
+            if reader in chain & self.gathers or reader not in chain and reader < last:
                 return False
             arrays = self.operations[reader].arrays if reader in chain else ()
             if not all(made.result.is_whole(array) for array in arrays if array.memory is memory):
@@ -318,21 +340,30 @@ class _Chain:
     words : list of int
     result : Array
     seconds : float
+    counted : Counted or None
+        Of the gather among them, whose arrays are the first.
     """
 
     def __init__(self, operations: dict[int, ElementwiseCommand], numbers: Sequence[int]):
         members = [operations[number] for number in numbers]
+        last = members[-1].result
         self.seconds = sum(member.seconds for member in members)
         shape = refined([member.result.layout.shape for member in members])
-        self.fits = shape is not None
-        if shape is None:
+        gathers = [member for member in members if member.counted is not None]
+        self.counted = gathers[0].counted if gathers else None
+        self.fits = False
+        if shape is None or len(gathers) > 1:
             return
         together = Together(lambda array: shaped(array, shape))
-        for member in members:
+        data: list[Array] = []
+        for member in sorted(members, key=lambda member: member.counted is None):
             self.output = together.output(member)
             together.note(member.result, self.output)
-        self.arrays, self.words = together.arrays, together.words
-        last = members[-1].result
+            if member.counted is not None:
+                data = together.arrays[:1]
+                # Others that read the memory of what is gathered from have an element of their own.
+                together.arrays[:] = [data[0]._replace(binding=(None, 0, 0)), shaped(member.arrays[1], shape)]
+        self.arrays, self.words = [*data, *together.arrays[len(data) :]], together.words
         self.result = shaped(last, shape)
         self.fits = (
             MOST.takes([self.output], len(self.arrays), len(self.words))
@@ -370,7 +401,7 @@ def _command(device: Device, chain: _Chain) -> tuple | None:
     arrays = [*chain.arrays, chain.result]
     planner, offsets = planner_of(device, arrays)
     *operands, result = planner.inputs
-    work = Work(Expression(chain.output))
+    work = Work(Expression(chain.output), chain.counted)
     try:
         emit_work(planner, device.registry, work, result, operands, offsets[:-1], offsets[-1])
     except UnsupportedError:

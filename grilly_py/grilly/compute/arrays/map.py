@@ -206,7 +206,10 @@ def emit_work(
         transpose_first(planner, registry, operands, offsets)
         forms = [form_of(t, offset) for t, offset in zip(operands, offsets, strict=True)]
     else:
-        forms = [STRIDED, STRIDED]
+        if len(work.expression.words) > WORDS - 2:  # the last two tell of the axis
+            raise UnsupportedError("a gather with as many words behind it")
+        others = zip(operands[2:], offsets[2:], strict=True)
+        forms = [STRIDED, STRIDED, *(form_of(t, offset) for t, offset in others)]
     strided = [number for number, form in enumerate(forms) if form == STRIDED]
     extents, strides = fewest_axes(result.shape, [operands[number]._strides for number in strided])
     deep = strided == [0] and len(operands) == 1 and AXES < len(extents) <= DEEP_AXES
@@ -214,6 +217,8 @@ def emit_work(
         if work.moves:
             _emit_scatter(planner, registry, work, result, operands)
             return
+        if work.counted is not None:
+            raise UnsupportedError("an expression behind a gather over more axes than the kernel has")
         for number in strided:
             operands[number] = gathered(planner, registry, operands[number], offsets[number])
             offsets[number] = ALIGN_MOST
@@ -353,8 +358,8 @@ def find_runs(
             found[number] = RUNS
     if work.counted is not None:  # a run of elements has one index, or each its own
         whole = operands[0].dtype.itemsize == 1 or work.counted.stride % each == 0
-        if found != {0: RUNS, 1: BROADCAST} or not whole:
-            return
+        if (found.get(0), found.get(1)) != (RUNS, BROADCAST) or not whole:
+            found |= {0: STRIDED, 1: STRIDED}
     for number, form in found.items():
         forms[number] = form
 
@@ -419,12 +424,10 @@ def _dispatch(
         push |= {f"b_{axis}": extent for axis, extent in enumerate(extents[:AXES])}
         push |= {f"c_{axis}": stride % 2**32 for axis, stride in enumerate(strides[0][:AXES])}
     if work.counted is not None:
-        push |= {"c_0": work.counted.stride % 2**32, "c_1": work.counted.extent}
+        push |= {"n_4": work.counted.stride % 2**32, "n_5": work.counted.extent}
         constants["INDEX"] = 1 + code(operands[1].dtype)
     groups = choice.workgroups(result.size, each * choice.threads)
     hole = Hole("value", work.expression, OPERANDS)
-    operation = None
-    if work.counted is None and not deep:
-        operation = Elementwise(work.expression, tuple(operands), result)
+    operation = None if deep else Elementwise(work.expression, tuple(operands), result, work.counted)
     planner.dispatch(choice, constants, {**dict(zip(_LETTERS, reached, strict=False)), "y": result}, push, groups,
                      result.size, filling=Filling(registry, hole), operation=operation)  # fmt: skip

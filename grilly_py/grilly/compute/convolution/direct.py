@@ -118,9 +118,7 @@ def emit_direct(
     outputs, own = weight.shape[:2]
     choice = choice_for(registry, planner.facts, window, x, groups, outputs)
     if choice is not None:
-        if finish.filling is not None:
-            raise UnsupportedError(f"{choice}: no expression stands behind it")
-        emit_matrix(planner, registry, choice, window, x, weight, bias, result, offsets[0])
+        emit_matrix(planner, registry, choice, window, x, weight, bias, result, offsets[0], finish)
         return
     kernel, copied = _kernel(registry, x, groups, outputs, offsets[0])
     table = table_of(planner, registry, weight, offsets[1], kernel)

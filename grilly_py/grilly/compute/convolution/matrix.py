@@ -10,6 +10,7 @@ from ..arrays.scatter import emit_scatter
 from ..device.device import DeviceFacts
 from ..device.plan import At, Planner, alignment, fits_binding
 from ..device.tensor import Tensor
+from ..matmul.finish import Finish
 from .checks import Window
 
 _EIGHT = 8  # 16-bit elements of a word of 16 bytes
@@ -72,7 +73,7 @@ def _table(planner: Planner, registry: Registry, weight: Tensor, tile: Mapping[s
 
 def emit_matrix(
     planner: Planner, registry: Registry, choice: Choice, window: Window, x: Tensor, weight: Tensor,
-    bias: Tensor | None, result: Tensor, offset: int,
+    bias: Tensor | None, result: Tensor, offset: int, finish: Finish,
 ) -> None:  # fmt: skip
     """Write the convolution of x ``(N, C, H, W)`` to ``result``, with a kernel that ``choice_for`` gave.
 
@@ -85,9 +86,9 @@ def emit_matrix(
     lies = x._strides[1] == 1 and alignment(offset, x._offset, *steps) % _EIGHT == 0
     constants = {
         "HAS_BIAS": int(bias is not None), "PLANAR": int(not lies), "PLACES": rows * columns, "TAPS": window.places,
-        "STRIDE": window.stride[1],
+        "STRIDE": window.stride[1], **finish.constants(),
     }  # fmt: skip
-    words: dict = {
+    words: dict = finish.push() | {
         "out_h": window.out[0], "out_w": window.out[1], "height": x.shape[2], "width": x.shape[3],
         "kernel_h": window.kernel[0], "kernel_w": window.kernel[1], "stride_h": window.stride[0],
         "own": x.shape[1], "outputs": outputs, "patch_w": columns, "t_offset": At(table), "b_offset": At(bias),
@@ -103,9 +104,11 @@ def emit_matrix(
         or not fits_binding(facts, result[:step])
     ):  # fmt: skip
         step = -(-step // 2)
+    if finish.filling is not None and step < x.shape[0]:
+        raise UnsupportedError("nothing stands behind a convolution in several dispatches")
     for first in range(0, x.shape[0], step):
         own, y = x[first : first + step], result[first : first + step]
-        arrays = {"x": own, "t": table, "b": bias, "y": y}
+        arrays = {"x": own, "t": table, "b": bias, "y": y, **finish.bindings()}
         planner.dispatch(choice, constants, arrays, words | {"x_offset": At(own), "y_offset": At(y)},
                          (-(-outputs // tile["outputs"]) * across, down, own.shape[0]),
-                         work * own.shape[0])  # fmt: skip
+                         work * own.shape[0], filling=finish.filling)  # fmt: skip

@@ -89,11 +89,14 @@ class Elementwise(NamedTuple):
     arrays : tuple of Tensor
         The operands over the plan's slots, in the order of the expression's numbers.
     result : Tensor
+    counted : Counted or None
+        Of a gather: the axis of the first operand that the second, of indices, counts (arrays/scatter.py).
     """
 
     expression: Any
     arrays: tuple[Tensor, ...]
     result: Tensor
+    counted: Any = None
 
 
 class Walk(NamedTuple):

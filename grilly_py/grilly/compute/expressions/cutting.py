@@ -16,6 +16,8 @@ from .nodes import Node, element, in_order, replaced, with_operands
 _HOLDERS = {"float": FLOAT32, "int": INT32, "uint": np.dtype(np.uint32), "long": INT64, "bool": BOOL}
 #: A call of a library function counts for so many nodes.
 _CALL = 25
+#: Of these the calls that read a 16-bit float, or round to one.
+_OF_HALVES = frozenset(("float_of_half", "half_of_float", "bfloat16_of_float"))
 _LEAF = 4  # an operand of so few nodes is not worth a subexpression
 
 
@@ -29,21 +31,33 @@ class Most(NamedTuple):
         A call of a library function counts for several. A driver's compiler takes longer with more.
     results : int
         Of a kernel that makes several subexpressions.
+    halves : int
+        A call that reads a 16-bit float, or rounds to one, counts for so many nodes.
     """
 
     arrays: int
     words: int
     nodes: int
     results: int = 1
+    halves: int = _CALL
 
     def takes(self, outputs: Sequence[Node], arrays: int, words: int) -> bool:
         """Whether one dispatch may compute these outputs from so many arrays and words."""
-        return length_of(outputs) <= self.nodes and arrays <= self.arrays and words <= self.words
+        return self.length_of(outputs) <= self.nodes and arrays <= self.arrays and words <= self.words
+
+    def length_of(self, outputs: Sequence[Node]) -> int:
+        """How many nodes outputs have; a call of a library function counts for several."""
+        return sum(self._length_of(node) for node in in_order(outputs))
+
+    def _length_of(self, node: Node) -> int:
+        if node.name != "call":
+            return 1
+        return self.halves if node.value in _OF_HALVES else _CALL
 
 
-def length_of(outputs: Sequence[Node]) -> int:
-    """How many nodes outputs have; a call of a library function counts for several."""
-    return sum(_CALL if node.name == "call" else 1 for node in in_order(outputs))
+def has_calls(outputs: Sequence[Node]) -> bool:
+    """Whether a library function is called, beside those that read a 16-bit float or round to one."""
+    return any(node.name == "call" and node.value not in _OF_HALVES for node in in_order(outputs))
 
 
 class Subexpression(NamedTuple):
@@ -248,4 +262,4 @@ class _Cutter:
         self._reaches[id(operand)] = _Reach(bit, 1 << number, 0)
 
 
-__all__ = ["Most", "Subexpression", "Together", "cut", "subexpression", "together"]
+__all__ = ["Most", "Subexpression", "Together", "cut", "has_calls", "subexpression", "together"]

@@ -21,10 +21,10 @@ from .records import gradient_of
 
 @gradient_of(losses.plan)
 def _cross_entropy(entry: Entry, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    (terms, reduction), (x, target, weight), (gradient,) = entry.static, entry.arrays, gradients
+    (terms, reduction), (x, target, weight), (gradient, _) = entry.static, entry.arrays, gradients
     return (losses.cross_entropy_backward(
         gradient._storage.device, gradient, x, target, weight, ignore_index=terms.ignored, reduction=reduction,
-        label_smoothing=terms.smoothing,
+        label_smoothing=terms.smoothing, states=entry.results[1],
     ),)  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def _loss(device: Device, static: tuple, arrays: Sequence) -> list[Tensor] | Non
 
 def _gradient(device: Device, static: tuple, arrays: Sequence) -> list[Tensor]:
     """The gradient by the logits: softmax times the sum of the shares, less the shares."""
-    (terms, reduction), (x, target, weight, gradient) = static, arrays
+    (terms, reduction), (x, target, weight, gradient, _) = static, arrays
     logits = _logits(device, x)
     shares, total = _shares(device, terms, logits, target, weight)
     gradient = cast(on_device(device, gradient), FLOAT32)

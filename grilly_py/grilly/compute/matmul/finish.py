@@ -10,15 +10,17 @@ from ...registry import Choice, Registry
 from ...registry.shared import names_of
 from ..device.plan import At
 from ..device.tensor import Tensor, contiguous_strides, reshaped
-from ..expressions.cutting import Most, length_of
+from ..expressions.cutting import Most, has_calls
 from ..expressions.elements import width_of
 from ..expressions.expression import Expression, Filling, Hole
 
 _FORMS = names_of("forms")
 _NAMES = ("r", "p")
 _WORDS = 4
-#: What an expression has at most.
-MOST = Most(len(_NAMES), _WORDS, 160)
+#: What an expression has at most. Numbers of 16 bits are read and rounded in one instruction or in some ten.
+MOST = Most(len(_NAMES), _WORDS, 160, halves=10)
+#: A workgroup on matrix units of more rows than these ends with work of vector units that nothing hides.
+_HIDDEN_ROWS = 16
 
 
 class Behind(NamedTuple):
@@ -47,13 +49,16 @@ class Finish(NamedTuple):
         Of the result's shape, which has two axes, rows and columns; at most two.
     words : tuple of int
     length : int
-        Of the expression (``length_of``).
+        Of the expression (``MOST.length_of``).
+    calls : bool
+        Whether it calls library functions (``has_calls``).
     """
 
     filling: Filling | None = None
     arrays: tuple[Tensor, ...] = ()
     words: tuple[int, ...] = ()
     length: int = 0
+    calls: bool = False
 
     @classmethod
     def of(
@@ -70,8 +75,8 @@ class Finish(NamedTuple):
                 raise UnsupportedError("an array behind a product that does not lie as its result")
             views.append(view)
         hole = Hole("finish", behind.expression, 1 + len(_NAMES), tuple(range(_WORDS)))
-        length = length_of([behind.expression.output])
-        return cls(Filling(registry, hole), tuple(views), behind.words, length)
+        outputs = [behind.expression.output]
+        return cls(Filling(registry, hole), tuple(views), behind.words, MOST.length_of(outputs), has_calls(outputs))
 
     def constants(self) -> dict[str, int]:
         """The values of specialization constants."""
@@ -93,7 +98,13 @@ class Finish(NamedTuple):
         return dict(zip(_NAMES, (*self.arrays, *missing), strict=True))
 
     def fits(self, choice: Choice) -> bool:
-        """Whether a kernel has the hole, and the expression is not too long for it (``finish`` of its ``tile``)."""
+        """Whether a kernel has the hole, and the expression is not too long for it (``finish`` of its ``tile``).
+
+        Large blocks on matrix units call no library functions: GELU's gradient behind a product of (16384, 3072) took
+        an H200 longer than in a dispatch of its own.
+        """
+        if self.calls and choice.variant.unproven and choice.tile["rows"] > _HIDDEN_ROWS:
+            return False
         return is_offered(choice) and self.length <= choice.tile.get("finish", MOST.nodes)
 
 

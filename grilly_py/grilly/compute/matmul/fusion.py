@@ -213,7 +213,8 @@ def _longer(around: _Captured, linear: _Linear) -> Iterator[_Linear]:
     while (one := _with_next(around, behind[-1])) is not None:
         behind.append(one)
     if linear.call.finishes:
-        behind += [longer for one in behind for longer in _finished(around, one)]
+        # Of what saves as much the first is taken: what a call may end with is no part of the expression.
+        behind += [longer for one in reversed(behind) for longer in _finished(around, one)]
     yield from behind[1:]
     for one in behind:
         normed = _with_norm(around, one)

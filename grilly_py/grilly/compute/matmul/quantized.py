@@ -26,6 +26,7 @@ from ..norms.checks import given as given_arrays
 from ..norms.plan import emit_rms_norm
 from ..quantized import DeviceQuantizedTensor, Rows, check_quantized, emit_floats, placed, rows_of, some_rows
 from .call import ACTIVATIONS, Epilogue, LinearCall, Matmul
+from .finish import Finish
 from .matmul import emit_matmul
 from .passes import Gate
 
@@ -78,9 +79,10 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     """The plan of ``linear``.
 
     ``given``: the types of the weight's rows, and ``static`` of ``linear``. Layouts are those of x, bias, residual, the
-    norm's weight, and the weight's arrays.
+    norm's weight, and the weight's arrays. In captured work a ``Behind`` may follow, and the arrays of what stands
+    behind.
     """
-    types, high, activation, gated, norm = given
+    types, high, activation, gated, norm, *behind = given
     planner = Planner(facts, layouts)
     x, bias, residual, factors, *arrays = planner.inputs
     weight = rows_of(types, arrays)
@@ -101,11 +103,12 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
         residual, offsets[2] = shown(planner, registry, residual, c.shape, offsets[2])
         residual, offsets[2] = with_rows(planner, registry, residual, offsets[2])
     added = None if residual is None else four_axes(residual)
-    epilogue = Epilogue(activation or "none", added, offsets[2] or 0, gated)
+    finish = Finish.of(registry, *behind, arrays[-2:], *c.shape) if behind else Finish()
+    epilogue = Epilogue(activation or "none", added, offsets[2] or 0, gated, finish)
     product = Matmul("linear", four_axes(x), None, four_axes(c), offsets=(offset, ALIGN_MOST), bias=bias, high=high,
                      epilogue=epilogue)  # fmt: skip
     _emit(planner, registry, product, weight)
-    return planner.plan(y, operation=LinearCall(plan, given, residual=2, norm=3))
+    return planner.plan(y, operation=LinearCall(plan, given, residual=2, norm=3, finishes=True))
 
 
 def backward(device: Device, grad_output, x, weight: QuantizedTensor, high: bool, check_shapes):
@@ -162,6 +165,9 @@ def _emit(planner: Planner, registry: Registry, product: Matmul, weight: Sequenc
     choice = _kernel(planner.facts, registry, product, weight)
     wide, step = sum(part.count for part in weight), _step(planner.facts, product.depth, product.a.dtype.itemsize)
     whole = len(weight) == 1 and weight[0].fits(planner.facts) if choice is not None else wide <= step
+    finish = product.epilogue.finish
+    if finish.filling is not None and not (whole and (choice is None or finish.fits(choice))):
+        raise UnsupportedError("the expression behind a product of a quantized weight takes a dispatch of its own")
     if product.epilogue.gated and not whole:
         x = planner.empty((*product.c.shape[:3], wide), product.c.dtype)
         _emit(planner, registry, product._replace(c=x, epilogue=Epilogue()), weight)
@@ -257,7 +263,8 @@ def _dispatch(planner: Planner, choice: Choice, product: Matmul, weight: Rows, s
     if bias is not None and not product.epilogue.gated:
         bias = bias[some]
     residual = None if residual is None else residual[..., some]
-    push = {
+    finish = product.epilogue.finish
+    push = finish.push() | {
         "a_offset": At(a), "a_row": a._strides[2] if product.rows > 1 else 0, **weight.push(4),
         "c_offset": At(c), "c_row": c._strides[2], "bias_offset": At(bias), "residual_offset": At(residual),
         "residual_row": 0 if residual is None else residual._strides[2], "rows": product.rows, "cols": cols,
@@ -266,11 +273,12 @@ def _dispatch(planner: Planner, choice: Choice, product: Matmul, weight: Rows, s
     constants |= {
         "HAS_BIAS": int(bias is not None), "ACTIVATION": ACTIVATIONS[product.epilogue.activation],
         "HAS_RESIDUAL": int(residual is not None),
-        "GATED": int(product.epilogue.gated), **weight.constants,
+        "GATED": int(product.epilogue.gated), **weight.constants, **finish.constants(),
     }  # fmt: skip
     arrays = {"a": a, "low": weight.low, "high": weight.high, "scales": weight.scales, "c": c, "bias": bias,
-              "residual": residual}  # fmt: skip
-    planner.dispatch(choice, constants, arrays, push, groups, 2.0 * product.rows * weight.count * product.depth)
+              "residual": residual, **finish.bindings()}  # fmt: skip
+    planner.dispatch(choice, constants, arrays, push, groups, 2.0 * product.rows * weight.count * product.depth,
+                     filling=finish.filling)  # fmt: skip
 
 
 __all__ = ["SCRATCH", "linear", "plan"]
