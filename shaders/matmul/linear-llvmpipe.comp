@@ -9,7 +9,7 @@
 //     a processor fetches ahead.
 // Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N), GATED W (2 N, K), b (2 N); push
 //     constants as in matmul/matmul.glsl. x and W are read in texels of 16 bytes.
-// Specialization constants: HAS_BIAS, those of matmul/epilogue.glsl, GATED, and
+// Specialization constants: HAS_BIAS, those of matmul/epilogue.glsl, GATED, NORM (as linear-rows.comp's, where TRIPS is 1), and
 //     ROWS     rows of x of a workgroup      COLUMNS  columns of y of a workgroup, a multiple of 8
 //     WORDS    words of a row of x and of W that an invocation takes in a trip, which is unrolled
 //     TRIPS    trips over a row; where it is 1, x is loaded once and held, else it is loaded anew for every column
@@ -31,6 +31,7 @@ layout(constant_id = 3) const int WORDS = 1;
 layout(constant_id = 4) const int RAGGED = 0;
 layout(constant_id = 5) const int TRIPS = 1;
 layout(constant_id = 12) const int GATED = 0;
+layout(constant_id = 13) const int NORM = 0;
 layout(local_size_x = 8) in;
 
 const int SUBGROUP = 8;
@@ -41,14 +42,15 @@ const int WIDE = 8;
 #endif
 const int PAIRED = GATED == 1 ? 2 : 1;  // rows of W for a column of y
 
-#include "linear-push.glsl"
+#include "linear-norm-push.glsl"
 
 layout(set = 0, binding = 0) uniform usamplerBuffer a_data;
 layout(set = 0, binding = 1) uniform usamplerBuffer b_data;
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALAR c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
-#define FINISH_BINDING 5
+layout(set = 0, binding = 5) uniform usamplerBuffer norm_data;
+#define FINISH_BINDING 6
 #include "epilogue.glsl"
 
 #if defined(DTYPE_float32)
@@ -70,6 +72,48 @@ layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCAL
     } \
 }
 #endif
+
+// The sum of the squares of row r of x, times a power of two.
+#define SQUARES(to, r, by) { \
+    float own = 0.0; \
+    [[unroll]] for (int i = 0; i < WORDS; i++) { \
+        float part = 0.0; \
+        [[unroll]] for (int e = 0; e < WIDE; e++) { \
+            precise const float one = x[((r) * WORDS + i) * WIDE + e] * (by); \
+            part += one * one; \
+        } \
+        own += RAGGED == 0 || uint(i * SUBGROUP) + lane < words ? part : 0.0; \
+    } \
+    to = subgroupAdd(own); \
+}
+
+// The rows of x that are held become x / sqrt(mean(x^2) + norm_eps) * (g + norm_added). Where the squares are beyond float32's
+// range, or some below it may be lost, they are those of x times a power of two.
+const float SCALE = 19342813113834066795298816.0;          // 2^84
+const float SMALL_SQUARES = 1.0 / 18446744073709551616.0;  // 2^-64
+#define NORMALIZE { \
+    float factor[ROWS]; \
+    [[unroll]] for (int r = 0; r < ROWS; r++) { \
+        float all; \
+        SQUARES(all, r, 1.0) \
+        factor[r] = 1.0 / sqrt(all / float(pc.depth) + pc.norm_eps); \
+        if (non_finite(all) || all + pc.norm_eps * float(pc.depth) < SMALL_SQUARES) { \
+            const float scale = non_finite(all) ? 1.0 / SCALE : SCALE; \
+            SQUARES(all, r, scale) \
+            precise float added = pc.norm_eps * scale;  /* one after the other: their product is no float32 */ \
+            added *= scale; \
+            factor[r] = scale / sqrt(all / float(pc.depth) + added); \
+        } \
+    } \
+    [[unroll]] for (int i = 0; i < WORDS; i++) { \
+        const uvec4 word = texelFetch(norm_data, int(pc.norm_offset / uint(WIDE) + PLACE(0u, i))); \
+        float g[WIDE]; \
+        SPREAD(g, 0, word) \
+        [[unroll]] for (int r = 0; r < ROWS; r++) { \
+            [[unroll]] for (int e = 0; e < WIDE; e++) x[(r * WORDS + i) * WIDE + e] *= factor[r] * (g[e] + pc.norm_added); \
+        } \
+    } \
+}
 
 void main() {
     const uint row_blocks = (pc.rows + uint(ROWS) - 1u) / uint(ROWS);
@@ -99,6 +143,7 @@ void main() {
                 SPREAD(x, (r * WORDS + i) * WIDE, word)
             }
         }
+        if (NORM == 1) NORMALIZE
     }
     uint block = 0u;  // loops that test at their end copy nothing there
     do {

@@ -40,6 +40,9 @@ uint word_of(uvec4 texel, uint place) {
     return (place & 1u) != 0u ? both.y : both.x;
 }
 #define SCALES_WORD(i) word_of(texelFetch(scales_data, int((i) >> 2)), i)
+#if !defined(DTYPE_bfloat16)  // whose binaries have no float16
+#define HALF_VALUE(bits) unpackHalf2x16(bits).x  // the driver's is right, and keeps small numbers
+#endif
 #define FINISH_BINDING 7
 #include "epilogue.glsl"
 #include "quantized.glsl"

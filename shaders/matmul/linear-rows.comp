@@ -50,19 +50,7 @@ const int VALUES = ROWS * COLUMNS;
 const int PAIRED = GATED == 1 ? 2 : 1;  // rows of W for a column of y
 const int OWN = BLOCK / PAIRED;
 
-layout(push_constant, std430) uniform Push {
-    uint a_offset, a_batch, a_head, a_row;
-    uint b_offset, b_batch, b_head, b_row;
-    uint c_offset, c_batch, c_head, c_row;
-    uint bias_offset;
-    uint rows, cols, depth, group;
-    int shift;
-    float scale;
-    uint residual_offset, residual_batch, residual_head, residual_row;
-    uint norm_offset;
-    float norm_eps, norm_added;
-    uint r_offset, p_offset, n_0, n_1, n_2, n_3;
-} pc;
+#include "linear-norm-push.glsl"
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { WORD a_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Right { WORD b_data[]; };

@@ -80,6 +80,7 @@ def normalize_before(planner: Planner, registry: Registry, matmul: Matmul, kerne
     if weight is None:
         return None
     takes_norm = kernel.partition.rows <= kernel.choice.tile.get("norm", 0)
+    takes_norm = takes_norm and kernel.partition.constants.get("TRIPS", 1) == 1  # else x is not held
     if takes_norm and fits_one_dispatch(planner.facts, kernel, matmul.operands):
         return None
     offsets = (matmul.offsets[0], matmul.a._offset, offset, weight._offset)
