@@ -65,6 +65,31 @@ def test_any_rank(backend, shape):
     check(backend, x, weight, bias, given=backend.tensor(x))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cols, depth", [(1, 8), (16, 264), (33, 1000), (64, 88)])
+def test_few_columns_of_many_rows(vulkan_backend, dtype, cols, depth):
+    """A weight in either layout, called and captured, with what follows the product."""
+    backend, rows = vulkan_backend, 1031
+    rng = np.random.default_rng([cols, depth])
+    shapes = (rows, depth), (cols, depth), (cols,), (rows, cols)
+    x, weight, bias, added = (draw(rng, *shape).astype(numpy_type(dtype)) for shape in shapes)
+    wide = [array.astype(np.float64) for array in (x, weight, bias, added)]
+    exact = np.maximum(wide[0] @ wide[1].T + wide[2], 0) + wide[3]
+    sums = np.abs(wide[0]) @ np.abs(wide[1]).T + np.abs(wide[2]) + np.abs(wide[3])
+    bound = depth * 2.0**-23 * sums + ROUNDINGS[dtype] * np.abs(exact)
+    sent = [backend.tensor(array) for array in (x, weight, bias, added)]
+    turned = backend.tensor(np.ascontiguousarray(weight.T)).T
+
+    def layer(x, weight):
+        return F.linear(x, weight, sent[2], activation="relu", residual=sent[3])
+
+    for given in (sent[1], turned):
+        found = layer(sent[0], given).numpy().astype(np.float64)
+        assert (np.abs(found - exact) <= bound).all()
+        graph = backend.capture(lambda x, given=given: abs(layer(x, given) * 2), sent[0])
+        np.testing.assert_array_equal(graph(sent[0]).numpy().astype(np.float64), np.abs(found * 2))
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_strided(backend, architecture):
     """Views of tensors: no layout needs a copy first, but for a last axis that is strided."""

@@ -13,6 +13,7 @@
 // Specialization constants: HAS_BIAS, those of matmul/epilogue.glsl, GATED, and
 //     DEEP    subgroups that share outputs and divide the depth   THREADS  invocations of a workgroup
 //     SPLITS  workgroups that do
+//     TRANSPOSED_C  y and residual are (B, H, N, M), b is (M); not with GATED
 // Workgroup (x, y, z) owns ROWS rows of y, as linear-rows.comp has them, and COLUMNS (GATED half) for every DEEP subgroups; batch
 //     z / SPLITS, split z % SPLITS of the depth.
 // Invocation: how a subgroup holds a matrix is known (below), so x and W go from memory to the registers of factors, 16
@@ -32,6 +33,7 @@ layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int DEEP = 1;
 layout(local_size_x_id = 2) in;
 layout(constant_id = 3) const int SPLITS = 1;
+layout(constant_id = 4) const int TRANSPOSED_C = 0;
 layout(constant_id = 12) const int GATED = 0;
 
 #if ORDER == 1
@@ -114,6 +116,11 @@ GRILLY_GATHER(gather_b, b_data)
 // other: the sum that a gate lets through.
 void finish(uint row, uint col, uint at, uint residual_at, float value, float other) {
     if (row < pc.rows && col < pc.cols) {
+        if (TRANSPOSED_C == 1) {
+            const uint own = row;
+            row = col;
+            col = own;
+        }
         value *= pc.scale;
         if (HAS_BIAS == 1) value += float(bias_data[pc.bias_offset + col]);
         value = activation(value);
@@ -126,6 +133,12 @@ void finish(uint row, uint col, uint at, uint residual_at, float value, float ot
         at += row * pc.c_row + col;
         c_data[at] = behind(float16_t(ROUNDED(value)), at - pc.c_offset, col);
     }
+}
+
+// The place of element n of a block in row-major order, TRANSPOSED_C column-major, so that invocations side by side store side
+// by side.
+uvec2 row_and_column(uint n, uint rows, uint columns) {
+    return TRANSPOSED_C == 1 ? uvec2(n % rows, n / rows) : uvec2(n / columns, n % columns);
 }
 
 // Where in a workgroup's columns W's row for a column of y is; that of the other, eight further.
@@ -245,8 +258,9 @@ void main() {
         // What is left for others is not paired yet.
         const uint columns = uint(SPLITS == 1 ? OWN : BLOCK);
         for (uint n = gl_LocalInvocationIndex; n < uint(MATRIX_M) * columns; n += gl_WorkGroupSize.x) {
-            const uint row = n / columns;
-            const uint col = n % columns;
+            const uvec2 found = row_and_column(n, uint(MATRIX_M), columns);
+            const uint row = found.x;
+            const uint col = found.y;
             const uint own = SPLITS == 1 ? place(col) : col;
             uint at = (own / uint(COLUMNS) * uint(DEEP * MATRIX_M) + row) * uint(COLUMNS) + own % uint(COLUMNS);
             float value = 0.0, other = 0.0;
@@ -264,8 +278,9 @@ void main() {
     if (SPLITS > 1) {
         if (last_of_team(team, uint(SPLITS))) {
             for (uint n = gl_LocalInvocationIndex; n < uint(ROWS * OWN); n += gl_WorkGroupSize.x) {
-                const uint row = n / uint(OWN);
-                const uint col = n % uint(OWN);
+                const uvec2 found = row_and_column(n, uint(ROWS), uint(OWN));
+                const uint row = found.x;
+                const uint col = found.y;
                 const uint at = row * uint(BLOCK) + place(col);
                 float value = 0.0, other = 0.0;
                 for (int s = 0; s < SPLITS; s++) {

@@ -23,6 +23,7 @@ from compilers import NO_COMPILER
 from features import AXES, Cell
 from grilly.compute import selfcheck
 from grilly.compute.attention import decode
+from grilly.compute.matmul import passes
 from grilly.compute.matmul.linear import linear
 from grilly.registry import Manifest
 from grilly.registry.checkout import Checkout
@@ -378,9 +379,9 @@ LINEAR_VARIANT = """
 name = "rows{rows}"
 dtypes = ["float16"]
 requires = ["float16-arithmetic"]
-align = 8
+align = 1
 rank = {rank}
-limits = {{ rows = [1, {rows}] }}
+limits = {{ transposed = [0, 0], rows = [1, {rows}], depth_align = [8, 16] }}
 threads = 32
 shared_bytes = {shared}
 defines = {{ ORDER = 1, ROWS = {rows}, COLUMNS = {columns}, UNROLL = 2, EMULATED = 3, A_ELEMENTS = 8, B_ELEMENTS = 9 }}
@@ -444,7 +445,6 @@ def linear_manifest(tmp_path_factory):
         LINEAR_VARIANT.format(**kind, rank=99 - kind["rows"], shared=64 * kind["columns"] + other) for kind in kinds
     )
     (room / f"{NAME}.toml").write_text(head + made)
-    (root / "shaders/include/sets.toml").write_text("")
     return Manifest(Checkout(root))
 
 
@@ -463,6 +463,21 @@ def test_the_order_of_nvidia(vulkan_backend, linear_manifest, rows, monkeypatch)
         with np.errstate(over="ignore"):
             gated = (np.maximum(exact[:, :cols], 0) * exact[:, cols:] + residual).astype(np.float16)
         np.testing.assert_array_equal(got, gated)
+
+
+@pytest.mark.parametrize("cols", [1, 9, 16])
+def test_few_columns_are_computed_as_rows(vulkan_backend, linear_manifest, cols, monkeypatch):
+    """The transposed product, with what follows it."""
+    backend = vulkan_backend
+    with_shaders(monkeypatch, backend, linear_manifest, subgroup_size=32)
+    monkeypatch.setattr(passes, "_MANY_ROWS", 17)
+    rng = np.random.default_rng(cols)
+    for rows, depth in ((23, 64), (32, 1000)):
+        shapes = (rows, depth), (cols, depth), (cols,), (rows, cols)
+        x, weight, bias, residual = (rng.integers(-3, 4, shape).astype(np.float16) for shape in shapes)
+        exact = np.maximum(x.astype(np.float64) @ weight.astype(np.float64).T + bias, 0) + residual
+        got = linear(backend.opened, x, weight, bias, activation="relu", residual=residual)
+        np.testing.assert_array_equal(got, exact.astype(np.float16))
 
 
 # -- flash-attention-wide and flash-decode-wide, in nobody's order of elements ----------------------------------------

@@ -102,7 +102,7 @@ class Matmul(NamedTuple):
     b : Tensor
         ``(B, H / g, N, K)`` or, where ``b_is_nk`` is False, ``(B, H / g, K, N)``. With a gated epilogue 2 N for N.
     c : Tensor
-        ``(B, H, M, N)``, the last axis contiguous.
+        ``(B, H, M, N)``, the last axis contiguous; where ``transposed_c``, the last but one.
     b_is_nk : bool
     offsets : (int, int)
         What divides the offsets of a and b (``Layout.offset``).
@@ -117,6 +117,8 @@ class Matmul(NamedTuple):
         Whether float32 may be split into 16-bit parts, for matrix units; of "linear" only.
     split_b : Tensor or None
         The split of b's first batch and head (split.py), if it was made before.
+    transposed_c : bool
+        Whether c and the residual are transposed, and the bias is ``(M,)``; of kernels with ``TRANSPOSED_C`` only.
     prologue : Prologue
     epilogue : Epilogue
     """
@@ -133,6 +135,7 @@ class Matmul(NamedTuple):
     shift: int = 0
     high: bool = False
     split_b: Tensor | None = None
+    transposed_c: bool = False
     prologue: Prologue = Prologue()
     epilogue: Epilogue = Epilogue()
 
@@ -170,4 +173,4 @@ class Matmul(NamedTuple):
     @property
     def may_cut_columns(self) -> bool:
         """Whether some columns may be a product of their own."""
-        return self.b_is_nk and not self.epilogue.gated and self.prologue.weight is None
+        return self.b_is_nk and not self.epilogue.gated and self.prologue.weight is None and not self.transposed_c

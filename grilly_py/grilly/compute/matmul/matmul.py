@@ -175,14 +175,15 @@ def _dispatch(planner: Planner, matmul: Matmul, kernel: Kernel, operands: Operan
 def _push(matmul: Matmul, kernel: Kernel, operands: Operands, group: int, first_row: int) -> dict:
     """The push constants by name."""
     a, b, c, bias, residual = operands
+    turned = matmul.transposed_c
     push = {
         **placed("a", rows_of(a, kernel.transposed[0])), **placed("b", rows_of(b, kernel.transposed[1])),
-        **placed("c", c), **strided("bias", bias, ()),
+        **placed("c", rows_of(c, turned)), **strided("bias", bias, ()),
         "rows": c.shape[2], "cols": c.shape[3], "depth": kernel.depth, "group": group,
         "shift": matmul.shift + first_row, "scale": matmul.scale,
     }  # fmt: skip
     if matmul.operation == "linear":
-        push |= strided("residual", None) if residual is None else placed("residual", residual)
+        push |= strided("residual", None) if residual is None else placed("residual", rows_of(residual, turned))
     if "NORM" in kernel.choice.variant.constants:
         weight, _, epsilon, added = matmul.prologue
         push |= strided("norm", weight, ()) | {"norm_eps": epsilon, "norm_added": added}
@@ -200,7 +201,8 @@ def _constants(matmul: Matmul, kernel: Kernel, operands: Operands) -> dict[str, 
         "ACTIVATION": ACTIVATIONS[matmul.epilogue.activation], "HAS_RESIDUAL": int(operands.residual is not None),
         "GATED": int(matmul.epilogue.gated), "EIGHTS": int(kernel.aligned % 8 == 0),
         "NORM": int(matmul.prologue.weight is not None), "TRANSPOSED_A": int(kernel.transposed[0]),
-        "TRANSPOSED_B": int(kernel.transposed[1]), "ALIGNED_A": int(kernel.whole_eights[0]),
+        "TRANSPOSED_B": int(kernel.transposed[1]), "TRANSPOSED_C": int(matmul.transposed_c),
+        "ALIGNED_A": int(kernel.whole_eights[0]),
         "ALIGNED_B": int(kernel.whole_eights[1]), "CAUSAL": int(matmul.model == "gpt"), **partition.constants,
         **matmul.epilogue.finish.constants(),
     }  # fmt: skip

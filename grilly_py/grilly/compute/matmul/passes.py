@@ -19,7 +19,7 @@ from ..device.tensor import Tensor
 from ..norms.plan import emit_rms_norm
 from .call import Epilogue, Matmul, Prologue
 from .factor_layout import orders, with_layout
-from .selection import Kernel, fits_one_dispatch
+from .selection import Kernel, fits_one_dispatch, select
 from .tile_schedule import columns_first
 
 
@@ -50,6 +50,10 @@ class Gate(NamedTuple):
 
 Stage = Matmul | Gate
 
+#: A product of at most so many columns and at least so many rows is computed transposed, where a kernel can. On an H200
+#: up to 32 columns take 0.5 to 0.75 of the time; 64 columns, 0.9 to 1.8.
+_FEW_COLUMNS, _MANY_ROWS = 32, 512
+
 
 def copy_operands(planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel) -> list[Stage] | None:
     """Copy a and b where they lie in an order that the kernel does not take.
@@ -72,6 +76,29 @@ def copy_operands(planner: Planner, registry: Registry, matmul: Matmul, kernel: 
     if not takes_b:
         b, offset_b = with_layout(planner, registry, b, offset_b, orders_b[0]), ALIGN_MOST
     return [matmul._replace(a=a, b=b, offsets=(offset_a, offset_b))]
+
+
+def transpose_product(planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel) -> list[Stage] | None:
+    """Compute ``c^T = b a^T`` where c has few columns and many rows: a kernel for few rows reads each factor once."""
+    if not matmul.b_is_nk or matmul.transposed_c or matmul.epilogue.gated or matmul.prologue.weight is not None:
+        return None
+    if matmul.cols > _FEW_COLUMNS or matmul.rows < _MANY_ROWS or matmul.rows < matmul.all_rows:
+        return None
+    mark = planner.mark()
+    a, b, (offset_a, offset_b), residual = matmul.a, matmul.b, matmul.offsets, matmul.epilogue.residual
+    if kernel.transposed[1]:
+        b, offset_b = with_layout(planner, registry, b, offset_b, False), ALIGN_MOST
+    residual = None if residual is None else residual.swapaxes(2, 3)
+    turned = matmul._replace(
+        a=b, b=a, c=matmul.c.swapaxes(2, 3), offsets=(offset_b, offset_a), transposed_c=True,
+        epilogue=matmul.epilogue._replace(residual=residual),
+    )  # fmt: skip
+    other = select(planner.facts, registry, turned)
+    taken = "TRANSPOSED_C" in other.choice.variant.constants
+    if taken and fits_one_dispatch(planner.facts, other, turned.operands):
+        return [turned]
+    planner.back(mark)
+    return None
 
 
 def normalize_before(planner: Planner, registry: Registry, matmul: Matmul, kernel: Kernel) -> list[Stage] | None:
@@ -120,5 +147,5 @@ def columns(matmul: Matmul, some: slice) -> Matmul:
 
 #: In the order in which they are tried.
 PASSES: tuple[Callable[[Planner, Registry, Matmul, Kernel], list[Stage] | None], ...] = (
-    copy_operands, normalize_before, gate_after, cut_columns,
+    transpose_product, copy_operands, normalize_before, gate_after, cut_columns,
 )  # fmt: skip
