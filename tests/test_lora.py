@@ -90,7 +90,9 @@ def peft():
     found = pytest.importorskip("peft")
 
     def model_of(name, folder):
-        return getattr(transformers, CASES[name].arguments["config"]["architectures"][0]).from_pretrained(folder).eval()
+        architecture = getattr(transformers, CASES[name].arguments["config"]["architectures"][0])
+        # Some versions leave out the soft-cap of Gemma 2 otherwise.
+        return architecture.from_pretrained(folder, attn_implementation="eager").eval()
 
     found.model_of = model_of
     return found

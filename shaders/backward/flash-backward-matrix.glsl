@@ -71,6 +71,7 @@
 GRILLY_RESULT(dk, 9)
 GRILLY_RESULT(dv, 10)
 layout(constant_id = 8) const int STORES = 0;  // 1: dS is stored
+layout(constant_id = 9) const int SHARES = 1;  // workgroups that share the query heads of a key head, GROUP each
 layout(set = 0, binding = 11, std430) restrict writeonly buffer Stored { uvec4 stored_data[]; };
 #else
 #define OWNED query_rows()
@@ -422,8 +423,8 @@ void main() {
 #endif
     }
 #if OWNER_KEYS
-    uint start_a = k_base(batch, head) + key_start() * pc.k_row;
-    uint start_b = v_base(batch, head) + key_start() * pc.v_row;
+    uint start_a = k_base(batch, head / SHARES) + key_start() * pc.k_row;
+    uint start_b = v_base(batch, head / SHARES) + key_start() * pc.v_row;
 #else
     uint start_a = q_base(batch, head) + row_start() * pc.q_row;
     uint start_b = g_base(batch, head) + row_start() * pc.g_row;

@@ -13,6 +13,7 @@ import grilly.functional as F
 from cases import DTYPES, Case, make_arrays
 from gradients import chosen_kernels
 from grilly.compute.attention import backward, backward_plan, backward_sums
+from grilly.compute.attention.backward_shares import shares_of
 from grilly.compute.attention.options import Options
 from grilly.compute.device import executables
 from grilly.errors import OutOfDeviceMemoryError
@@ -63,7 +64,7 @@ def on_matrix_units(backend, **facts):
         forget(backend)
 
 
-@pytest.mark.parametrize(("dim", "workspace"), [(16, "none"), (16, "shares"), (48, "whole")])
+@pytest.mark.parametrize(("dim", "workspace"), [(16, "none"), (16, "shares"), (48, "whole"), (16, "many units")])
 @pytest.mark.parametrize("options", [
     {}, {"causal": True}, {"mask": "bool"}, {"window_size": (9, 4), "softcap": 3.0},
     {"dropout_p": 0.4, "dropout_seed": 3},
@@ -81,7 +82,8 @@ def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
     # Of two shares at a time, each a key head with its two query heads, or a sample where that is a single workgroup.
     stored = able[0].tile["stored"]
     share = 2 * (2 if stored < 61 else 4) * max(stored, 64) ** 2
-    pretend(monkeypatch, backend, workspace={"none": 0, "whole": 2**28, "shares": 2 * share}[workspace], units=1)
+    space = {"none": 0, "shares": 2 * share}.get(workspace, 2**28)
+    pretend(monkeypatch, backend, workspace=space, units=64 if workspace == "many units" else 1)
     case = Case("matrix", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=dim, value_dim=8)
     q, k, v, _ = make_arrays(case, np.float16)
     if options.get("mask") == "bool":
@@ -92,6 +94,8 @@ def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
             check(backend, gradient(case, np.float16), (q, k, v), (q, k, v), options, "matrix")
         products = [choice for choice in chosen if choice.variant.operation == product.operation]
         assert bool(products) == (workspace != "none")
+        shares = {shares_of(backend.opened.facts, choice, q, k, False) for choice in chosen}
+        assert shares == ({1, 2} if workspace == "many units" else {1})
         if "mask" in options:
             dirty = [a.copy() for a in (k, v)]
             for array, poison in zip(dirty, (np.nan, np.inf), strict=True):

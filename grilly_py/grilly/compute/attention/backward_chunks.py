@@ -23,6 +23,7 @@ class Chunk:
     accumulate: bool = False
     more: bool = False  # chunks with later keys of the same queries follow
     first: tuple[int, int, int, int] = (0, 0, 0, 0)  # batch, query head, query and key of the whole call
+    shares: int = 1  # workgroups that share the query heads of a key head; dk and dv have so many heads for each
 
     @property
     def results(self) -> list[Tensor]:
@@ -59,7 +60,7 @@ class Chunk:
             step = low * self.group if axis == "head" else low
             first = tuple(f + step if n == AXES[axis] else f for n, f in enumerate(self.first))
             more = self.more or (adds and axis == "key" and low == 0)
-            chunks.append(Chunk(views, shift, self.accumulate or (adds and low > 0), more, first))
+            chunks.append(Chunk(views, shift, self.accumulate or (adds and low > 0), more, first, self.shares))
         return chunks[0], chunks[1]
 
     def flops(self) -> float:

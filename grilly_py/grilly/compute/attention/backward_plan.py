@@ -23,6 +23,7 @@ from ..device.plan import ALIGN_MOST, Layout, Planner, strided
 from ..device.tensor import Tensor
 from . import backward_stored as stored
 from .backward_chunks import Chunk, bind_results, split
+from .backward_shares import add_shares, shares_of
 from .call import MAX_KEYS, NOTHING, OptionSummary, mask_kind
 from .functions import LONGEST
 from .operands import FLOAT32, PARAMETERS, AttentionPlan, bias_parameters, parameters_slot
@@ -129,11 +130,13 @@ def plan(
     parameters, made = parameters_slot(planner, call, given, blocks)
     for number, (choice, chunk, wide, ds) in enumerate(jobs):
         constants = {
-            **call.constants(chunk.views), "GROUP": chunk.group, "WIDE": int(wide),
+            **call.constants(chunk.views), "GROUP": chunk.group // chunk.shares, "WIDE": int(wide),
             "ACCUMULATE": _ADD * chunk.accumulate + _FOLLOW * chunk.more,
         }  # fmt: skip
         if "STORES" in choice.variant.constants:
             constants["STORES"] = int(ds is not None)
+        if "SHARES" in choice.variant.constants:
+            constants["SHARES"] = chunk.shares
         written = chunk.results
         windows, row = bind_results(facts, written)
         width = written[0].shape[3]
@@ -148,7 +151,8 @@ def plan(
             choice, constants, {**arrays, **dict(zip(names, windows, strict=True)), "stored": ds}, push, groups,
             stored.flops(chunk) if stores else chunk.flops(), _kind(choice, call), filling,
         )  # fmt: skip
-    return AttentionPlan(planner.plan(*results, stats), made)
+    arrays = [add_shares(planner, registry, array, shares, views["q"].dtype) for array, shares in results]
+    return AttentionPlan(planner.plan(*arrays, stats), made)
 
 
 def views_of(call: BackwardCall, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
@@ -174,8 +178,8 @@ def _is_short(call: BackwardCall) -> bool:
 def _jobs(
     planner: Planner, registry: Registry, views: dict[str, Tensor], call: BackwardCall, throughputs: Throughputs,
     choices: Sequence[Choice] | None,
-) -> tuple[list[_Job], list[Tensor]]:  # fmt: skip
-    """The dispatches in order, and the results dq, dk and dv; or those of ``choices`` only."""
+) -> tuple[list[_Job], list[tuple[Tensor, int]]]:  # fmt: skip
+    """The dispatches in order, and the results dq, dk and dv, each with its shares; or those of ``choices`` only."""
     if choices is None or choices[0].variant.operation == stored.OPERATION:
         for_dq, for_dkv = requests(views, call)
         if choices is None:
@@ -195,7 +199,7 @@ def _jobs(
     for choice in choices:
         arrays, chunks = _cut(planner, choice, views, call, throughputs)
         jobs += [_Job(choice, chunk, arrays[0].dtype == FLOAT32) for chunk in chunks]
-        results += arrays
+        results += [(array, chunks[0].shares) for array in arrays]
     return jobs, results
 
 
@@ -206,10 +210,16 @@ def _stored(
     throughputs: Throughputs,
     dkv: Choice,
     product: Choice,
-) -> tuple[list[_Job], list[Tensor]] | None:
+) -> tuple[list[_Job], list[tuple[Tensor, int]]] | None:
     """As ``_jobs``, with dS in memory; None without room for it or a kernel that stores it."""
+    lengths = views["q"].shape[2], views["k"].shape[2]
+    mark = planner.mark()
     arrays, chunks = _cut(planner, dkv, views, call, throughputs)
-    stored_chunks = stored.stored_chunks(planner.facts, chunks, dkv, views["q"].shape[2], views["k"].shape[2])
+    stored_chunks = stored.stored_chunks(planner.facts, chunks, dkv, *lengths)
+    if chunks[0].shares > 1 and (stored_chunks is None or len(stored_chunks) > 1):
+        planner.back(mark)
+        arrays, chunks = _cut(planner, dkv, views, call, throughputs, shared=False)
+        stored_chunks = stored.stored_chunks(planner.facts, chunks, dkv, *lengths)
     if stored_chunks is None:
         return None
     dq, seen = _result(planner, call, "dq", views["q"].shape, views["q"].dtype)
@@ -219,8 +229,9 @@ def _stored(
     jobs = []
     for number, stored_chunk in enumerate(stored_chunks):
         place = places[number % 2]
-        jobs += [_Job(dkv, stored_chunk, False, place), _Job(product, stored.for_dq(stored_chunk, seen), False, place)]
-    return jobs, [dq, *arrays]
+        wide = stored_chunk.shares > 1
+        jobs += [_Job(dkv, stored_chunk, wide, place), _Job(product, stored.for_dq(stored_chunk, seen), False, place)]
+    return jobs, [(dq, 1), *((array, chunks[0].shares) for array in arrays)]
 
 
 def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:
@@ -258,19 +269,36 @@ def _kind(choice: Choice, call: BackwardCall) -> tuple | None:
 
 
 def _cut(
-    planner: Planner, choice: Choice, views: dict[str, Tensor], call: BackwardCall, throughputs: Throughputs
-) -> tuple[list[Tensor], list[Chunk]]:
-    """Arrays for the results of one of the two kernels, and its dispatches."""
+    planner: Planner, choice: Choice, views: dict[str, Tensor], call: BackwardCall, throughputs: Throughputs,
+    shared: bool = True,
+) -> tuple[list[Tensor], list[Chunk]]:  # fmt: skip
+    """Arrays for the results of one of the two kernels, and its dispatches.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether workgroups may share the query heads of a key head; only one dispatch's do.
+    """
     most_walked = max(int(min(MAX_KEYS, planner.facts.loop_trips * choice.keys_per_trip)), 1)
     most_work = planner.facts.most_work(_kind(choice, call), throughputs)
     names = {"dq": "q"} if choice.variant.operation == "attention-backward-dq" else {"dk": "k", "dv": "v"}
 
-    def cut(dtype: np.dtype) -> tuple[list[Tensor], list[Chunk]]:
-        made = {name: _result(planner, call, name, views[of].shape, dtype) for name, of in names.items()}
-        chunk = Chunk({**views, **{name: view for name, (_, view) in made.items()}}, call.shift)
+    def cut(dtype: np.dtype, shares: int = 1) -> tuple[list[Tensor], list[Chunk]]:
+        made = {}
+        for name, of in names.items():
+            batch, heads, *others = views[of].shape
+            made[name] = _result(planner, call, name, (batch, heads * shares, *others), dtype)
+        seen = {name: view for name, (_, view) in made.items()}
+        chunk = Chunk({**views, **seen}, call.shift, shares=shares)
         return [array for array, _ in made.values()], split(planner.facts, chunk, most_walked, most_work)
 
     mark, dtype = planner.mark(), views["q"].dtype
+    shares = shares_of(planner.facts, choice, views["q"], views["k"], call.causal) if shared and not call.packed else 1
+    if shares > 1:
+        arrays, chunks = cut(FLOAT32, shares)
+        if len(chunks) == 1:
+            return arrays, chunks
+        planner.back(mark)
     arrays, chunks = cut(dtype)
     if dtype != FLOAT32 and any(p.accumulate for p in chunks):
         planner.back(mark)
