@@ -40,6 +40,7 @@ from pipelines import (
     decode_sets,
     elementwise,
     expressions_behind,
+    expressions_by_index,
     linear_sets,
     norms_with_expressions,
     reductions_of_expressions,
@@ -51,7 +52,8 @@ from pipelines import (
 
 #: Families whose holes are filled below, and the library of what fills them, which is never run.
 FILLED = (
-    "map", "map-several", "map-reduce", "norm-rows-holes", "scan-holes", "expressions", "attention-function-blocks"
+    "map", "map-several", "map-reduce", "norm-rows-holes", "scan-holes", "scatter-holes", "accumulate-holes",
+    "expressions", "attention-function-blocks",
 )  # fmt: skip
 #: Architectures, by their names' beginnings, whose devices must not be given a variant that spills.
 JUDGED = ("amd", "intel", "apple", "qualcomm", "nvidia")
@@ -332,6 +334,9 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
                 yield Asked(choice, constants, operation, filling)
         if variant.operation == "scan-holes":
             for operation, constants, filling in scans_with_expressions(registry, choice):
+                yield Asked(choice, constants, operation, filling)
+        if variant.operation in ("scatter-holes", "accumulate-holes"):
+            for operation, constants, filling in expressions_by_index(registry, choice):
                 yield Asked(choice, constants, operation, filling)
     if judged:
         given = together(registry, few=info.vendor == "nvidia")  # its compiler is the slowest

@@ -251,7 +251,7 @@ _FLAT, _STRIDED, _RUNS, _BROADCAST, _ALONE = (
 )
 FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 _DTYPES = [np.dtype(name) for name in ("float32", "float16", "int64", "uint32", "int8", "bool")]
-_LONG = value("kinds", "LONG")
+_LONG, _TERMS = value("kinds", "LONG"), value("accumulation", "TERMS")
 
 
 def elementwise(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filling]]:
@@ -410,6 +410,17 @@ def scans_with_expressions(registry: Registry, choice: Choice) -> Iterator[tuple
             holes = Hole("before", Expression(before), 3, ()), Hole("behind", Expression(behind), 4, ())
             constants |= {"OPERATION": value("reductions", operation)}
             yield f"{operation.lower()} of {name}", constants, Filling(registry, *holes)
+
+
+def expressions_by_index(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of what writes, or adds up, by an index what expressions make."""
+    for name in ("float32", "float16", "int64"):
+        dtype = dtype_of(name)
+        made = _computed(dtype, "subtract", _computed(dtype, "multiply", element(0), element(1)), element(0))
+        own = {"INDEX": _INT64, "BITS_X": width_of(dtype), "BITS_R": width_of(dtype)}
+        own |= {"BITS": width_of(dtype), "TYPE_X": code(dtype), "TYPE": code(dtype), "STAGE": _TERMS}
+        constants = {constant: own.get(constant, 0) for constant in choice.variant.constants}
+        yield name, constants, Filling(registry, Hole("element", Expression(made), 2))
 
 
 def calls_functions(variant: Variant) -> bool:
