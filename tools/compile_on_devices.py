@@ -40,16 +40,21 @@ from pipelines import (
     decode_sets,
     elementwise,
     expressions_behind,
+    expressions_by_index,
     linear_sets,
     norms_with_expressions,
     reductions_of_expressions,
+    scans_with_expressions,
     score_functions,
     several_results,
     together,
 )
 
 #: Families whose holes are filled below, and the library of what fills them, which is never run.
-FILLED = ("map", "map-several", "map-reduce", "norm-rows-holes", "expressions", "attention-function-blocks")
+FILLED = (
+    "map", "map-several", "map-reduce", "norm-rows-holes", "scan-holes", "scatter-holes", "accumulate-holes",
+    "expressions", "attention-function-blocks",
+)  # fmt: skip
 #: Architectures, by their names' beginnings, whose devices must not be given a variant that spills.
 JUDGED = ("amd", "intel", "apple", "qualcomm", "nvidia")
 #: Of processor time, for a pipeline on Intel. What does not fit its registers takes Mesa up to minutes.
@@ -326,6 +331,12 @@ def asked(registry: Registry, info: DeviceInfo, judged: bool, only: str | None) 
                 yield Asked(choice, constants, operation, filling)
         if variant.operation == "map-reduce":
             for operation, constants, filling in reductions_of_expressions(registry, choice):
+                yield Asked(choice, constants, operation, filling)
+        if variant.operation == "scan-holes":
+            for operation, constants, filling in scans_with_expressions(registry, choice):
+                yield Asked(choice, constants, operation, filling)
+        if variant.operation in ("scatter-holes", "accumulate-holes"):
+            for operation, constants, filling in expressions_by_index(registry, choice):
                 yield Asked(choice, constants, operation, filling)
     if judged:
         given = together(registry, few=info.vendor == "nvidia")  # its compiler is the slowest

@@ -10,6 +10,7 @@ import numpy as np
 
 from grilly.compute.arrays import map_several
 from grilly.compute.arrays.map import OPERANDS
+from grilly.compute.arrays.operations import code
 from grilly.compute.arrays.operations import spec as spec_of
 from grilly.compute.attention import added, schedule
 from grilly.compute.attention.function_gradients import derived
@@ -250,7 +251,7 @@ _FLAT, _STRIDED, _RUNS, _BROADCAST, _ALONE = (
 )
 FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 _DTYPES = [np.dtype(name) for name in ("float32", "float16", "int64", "uint32", "int8", "bool")]
-_LONG = value("kinds", "LONG")
+_LONG, _TERMS = value("kinds", "LONG"), value("accumulation", "TERMS")
 
 
 def elementwise(registry: Registry) -> Iterator[tuple[str, dict[str, int], Filling]]:
@@ -393,6 +394,33 @@ def reductions_of_expressions(registry: Registry, choice: Choice) -> Iterator[tu
         made = spec_of(name, dtype).expression((dtype,) * (2 if name == "add" else 1), dtype)
         holes = Hole("element", made, 3), Hole("result", Expression(element(0)), 2)
         yield name, constants, Filling(registry, *holes)
+
+
+def scans_with_expressions(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of scans between expressions: of floats in runs, and of integers with strides."""
+    for name, kind, form in (("float32", 0, _RUNS), ("float16", 0, _RUNS), ("int64", _LONG, _STRIDED)):
+        dtype = dtype_of(name)
+        x, r, p, y = (element(number) for number in (0, 1, 2, 0))
+        before = _computed(dtype, "multiply", _computed(dtype, "add", x, r), p)
+        behind = _computed(dtype, "subtract", _computed(dtype, "abs", y), element(3))
+        own = {"TYPE_X": code(dtype), "TYPE_Y": code(dtype), "KIND": kind, "WHOLE": int(form == _RUNS)}
+        own |= {f"BITS_{array}": width_of(dtype) for array in "XRPY"} | {f"FORM_{array}": form for array in "XRP"}
+        for operation in ("SUM", "PRODUCT"):
+            constants = dict.fromkeys(choice.variant.constants, 0) | own | {"EACH": 8 if dtype.itemsize == 2 else 4}
+            holes = Hole("before", Expression(before), 3, ()), Hole("behind", Expression(behind), 4, ())
+            constants |= {"OPERATION": value("reductions", operation)}
+            yield f"{operation.lower()} of {name}", constants, Filling(registry, *holes)
+
+
+def expressions_by_index(registry: Registry, choice: Choice) -> Iterator[tuple[str, dict[str, int], Filling]]:
+    """Names, constants and fillings of what writes, or adds up, by an index what expressions make."""
+    for name in ("float32", "float16", "int64"):
+        dtype = dtype_of(name)
+        made = _computed(dtype, "subtract", _computed(dtype, "multiply", element(0), element(1)), element(0))
+        own = {"INDEX": _INT64, "BITS_X": width_of(dtype), "BITS_R": width_of(dtype)}
+        own |= {"BITS": width_of(dtype), "TYPE_X": code(dtype), "TYPE": code(dtype), "STAGE": _TERMS}
+        constants = {constant: own.get(constant, 0) for constant in choice.variant.constants}
+        yield name, constants, Filling(registry, Hole("element", Expression(made), 2))
 
 
 def calls_functions(variant: Variant) -> bool:

@@ -6,7 +6,7 @@
 //     wrap, and floats are added as 64-bit integers in units of a power of two that follows from the largest term of a place.
 // Shapes and layouts: terms have four axes of any strides, and so has the index; x and y are COUNT contiguous elements.
 // Bindings: 0 x, 1 index, 2 terms, 3 state (a word for each element of x and, for ADD, then two for each), 4 y, of 32 bits an
-//     element, or 64.
+//     element, or 64; with HOLES 5 r.
 // Specialization constants: TYPE_X, TYPE, of terms, INDEX (words.glsl); REDUCTION; STAGE: NOTHING, all of the state is 0; SCALES,
 //     the largest exponents of floats that are added; TERMS, all terms; or RESULT.
 // Push constants: see the block; offsets and strides in elements. a_0 to a_3 are those of terms in x, where step is that of
@@ -15,6 +15,8 @@
 // Accumulation: a sum errs by less than terms / 2^(62 - share) of its largest term, before it is rounded once and added to x.
 //     NaN and infinities are as in any sum.
 // Preconditions: fewer than 2^31 terms. Indices out of bounds add nothing. Extremes have 32 bits at most.
+// Defines: THREADS, STRIPE; HOLES: a term is what the hole "element" makes of elements of terms and r, of BITS_X and BITS_R (0
+//     where there is no r), and of the words n_0 to n_3. Both stages SCALES and TERMS compute it.
 
 const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 
@@ -33,11 +35,15 @@ const uint SCALES = 0u, TERMS = 1u, RESULT = 2u, NOTHING = 3u, CLEARED = 8u;
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint count, size, x_offset, index_offset, terms_offset, y_offset, stride, extent, share;
-    uint e_0, e_1, e_2, e_3;
+    uint count, size, x_offset, index_offset, terms_offset, stride, extent, share;
+    uint e_1, e_2, e_3;
     uint i_0, i_1, i_2, i_3;
     uint t_0, t_1, t_2, t_3;
     uint a_0, a_1, a_2, a_3;
+#ifdef HOLES
+    uint r_offset, r_0, r_1, r_2, r_3;
+    uint n_0, n_1, n_2, n_3;
+#endif
 } pc;
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
@@ -48,7 +54,13 @@ layout(set = 0, binding = 4, std430) writeonly buffer Y { uint y_data[]; };
 
 READER(x, x_data, width_of(TYPE_X))
 READER(index, index_data, width_of(INDEX))
+#ifdef HOLES
+#define HOLE_BINDING 5
+#include "arrays/element-hole.glsl"
+READER(terms, terms_data, BITS_X)
+#else
 READER(terms, terms_data, width_of(TYPE))
+#endif
 
 const bool FLOATS = TYPE >= FLOAT32;
 const uint NOT_FINITE = 255u, PLUS = 1u, MINUS = 2u, NAN = 4u;
@@ -113,7 +125,11 @@ void collect(uint at) {
     if (minus64(place)) place = add64(place, uvec2(pc.extent, 0u));
     if (place.y != 0u || place.x >= pc.extent) return;
     uint to = i.x * pc.a_0 + i.y * pc.a_1 + i.z * pc.a_2 + i.w * pc.a_3 + place.x * pc.stride;
-    uvec2 value = natural(TYPE, terms_raw(pc.terms_offset + i.x * pc.t_0 + i.y * pc.t_1 + i.z * pc.t_2 + i.w * pc.t_3));
+    uvec2 raw = terms_raw(pc.terms_offset + i.x * pc.t_0 + i.y * pc.t_1 + i.z * pc.t_2 + i.w * pc.t_3);
+#ifdef HOLES
+    raw = hole_element(raw, r_element(i), uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3)) | function_zero();
+#endif
+    uvec2 value = natural(TYPE, raw);
     if (REDUCTION != ADD) {
         atomicMax(state_data[to], key_of(value.x));
     } else if (!FLOATS) {
@@ -162,11 +178,10 @@ void main() {
         }
         x.x = floatBitsToUint(uintBitsToFloat(x.x) + found);
     }
-    uint to = pc.y_offset + at;
     if (TYPE_X == INT64) {
-        y_data[2u * to] = x.x;
-        y_data[2u * to + 1u] = x.y;
+        y_data[2u * at] = x.x;
+        y_data[2u * at + 1u] = x.y;
     } else {
-        y_data[to] = x.x;
+        y_data[at] = x.x;
     }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import shutil
 import threading
 import warnings
@@ -14,10 +15,15 @@ import numpy as np
 import pytest
 
 import grilly
+import grilly.functional as F
 from compilers import NO_COMPILER
 from grilly.compute import selfcheck
 from grilly.compute.attention import tile_classes as tiles
-from grilly.compute.selfcheck import comparing
+from grilly.compute.device.call import key_of, plan_of
+from grilly.compute.device.dtypes import dtype_of
+from grilly.compute.expressions.body import VERSION
+from grilly.compute.matmul.finish import Behind, Finish
+from grilly.compute.selfcheck import behind, comparing
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.registry.checkout import Checkout
 from grilly.registry.shared import extras_bits
@@ -463,6 +469,49 @@ def test_a_wrong_product_is_passed_over(registry_on, tmp_path):
     facts = {"align": 4, "rows": 99, "cols": 100, "outputs": 9900, "high": 0, "turned": 0}
     with pytest.warns(grilly.SelfCheckWarning, match="linear, .*: error"):
         assert registry.resolve(Request("linear", "float32", problem=facts)).variant.family != "linear-matrix"
+
+
+def test_expressions_are_checked_behind_every_kernel_that_takes_one(vulkan_backend):
+    """The check's problem becomes one dispatch of the kernel with the expression, on whichever device."""
+    for variant in default_manifest().variants:
+        if variant.operation in behind.PROBLEMS and "FINISHED" in variant.constants:
+            choice = vulkan_backend.registry.choice(variant)
+            view = behind.view_for(vulkan_backend.opened, choice)
+            problem, dtype = behind.problem_of(view, choice), dtype_of(variant.dtype)
+            (made, *_) = plan_of(view, problem.plan, key_of(view, problem.static, problem.arrays)).results
+            others = behind.others(view, dtype, math.prod(made.shape) // problem.cols, problem.cols)
+            static = (*problem.static, Behind(behind.expression_of(choice, dtype), ()))
+            plan = plan_of(view, problem.plan, key_of(view, static, (*problem.arrays, *others)))
+            finished = [step.choice.variant.name for step in plan.steps if dict(step.constants).get("FINISHED")]
+            assert finished == [variant.name]
+
+
+def test_right_kernels_pass_with_an_expression_behind_them(vulkan_backend):
+    """One for each family and dtype."""
+    smallest = {}
+    for variant, _ in runnable(vulkan_backend.registry):
+        if variant.operation in behind.PROBLEMS and "FINISHED" in variant.constants:
+            size = variant.tile.get("rows", 0) * variant.tile.get("cols", 0)
+            least = smallest.setdefault((variant.family, variant.dtype), (size, variant))
+            smallest[variant.family, variant.dtype] = min(least, (size, variant), key=lambda pair: pair[0])
+    for _, variant in smallest.values():
+        choice = vulkan_backend.registry.choice(variant)
+        assert selfcheck.prove(vulkan_backend.opened, choice, {"holes": VERSION}) is None, variant.name
+
+
+def test_behind_a_kernel_that_computes_expressions_wrongly_stands_nothing(vulkan_backend, monkeypatch):
+    monkeypatch.setenv("GRILLY_SELF_CHECK", "always")
+    right = Finish.constants
+    monkeypatch.setattr(Finish, "constants", lambda self: right(self) | {"FORM_R": 0})  # as if there were no such array
+    x, w, r = (vulkan_backend.tensor(np.float32(np.random.default_rng(n).normal(size=(16, 16)))) for n in range(3))
+
+    def call(x, w, r):
+        return abs(F.linear(x, w) * r)
+
+    with pytest.warns(grilly.SelfCheckWarning, match="behind it: .* takes dispatches of its own") as caught:
+        graph = vulkan_backend.capture(call, x, w, r)
+    assert graph.dispatches == 2 and len(caught) == 1
+    np.testing.assert_array_equal(graph(x, w, r).numpy(), call(x, w, r).numpy())
 
 
 def test_an_operation_without_a_check_is_not_trusted(registry_on, tmp_path):

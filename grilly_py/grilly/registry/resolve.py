@@ -105,7 +105,7 @@ class Registry:
             wrong = failed and request.operation == HOLES
             raise UnsupportedError(self._wrong(failed) if wrong else self._miss(request))
         for variant, failure in failed.items():
-            self._warn(variant, failure, choice.variant)
+            self._warn(variant, failure, f"{choice.variant.name} is used instead")
         if self._lock._is_owned():  # type: ignore[attr-defined]
             return choice  # a signal handler came in the midst of what follows, under which nothing may change
         with self._lock:
@@ -147,29 +147,36 @@ class Registry:
 
     def unchecked(self, variant: Variant, facts: Mapping[str, int]) -> bool:
         """Whether the variant will be checked at first use with these facts."""
-        if not self._is_checked(variant):
+        if not self._is_checked(variant, facts):
             return False
         return self._verdicts.find(variant, self._subgroup(variant)[0], facts) is None
 
-    def _is_checked(self, variant: Variant) -> bool:
+    def trusts(self, choice: Choice, facts: Mapping[str, int]) -> bool:
+        """Whether a variant passes another self-check, of what these facts tell of; it is made the first time."""
+        failure = self._failure(choice, facts)
+        if failure is not None:
+            self._warn(choice.variant, failure, "what would be a part of it takes dispatches of its own")
+        return failure is None
+
+    def _is_checked(self, variant: Variant, facts: Mapping[str, int]) -> bool:
         """Whether a self-check says if the variant can be used: of those on matrix units, and of holes on GPUs.
 
         Compilers of processors are few, and tests run them; there holes are checked where it is asked for.
         """
         mode = check_mode()
-        if variant.operation == HOLES:
+        if variant.operation == HOLES or "holes" in facts:
             return mode == "always" or mode == "once" and self.device.kind != "cpu"
         return variant.unproven and mode != "off"
 
     def _known_failure(self, variant: Variant, facts: Mapping[str, int]) -> str | None:
-        if not self._is_checked(variant):
+        if not self._is_checked(variant, facts):
             return None
         return self._verdicts.find(variant, self._subgroup(variant)[0], facts) or None
 
     def _failure(self, choice: Choice, facts: Mapping[str, int]) -> str | None:
         """What is wrong with a variant's results, checking it if that was not done; None where nothing is."""
         variant, size = choice.variant, choice.subgroup_size
-        if not self._is_checked(variant):
+        if not self._is_checked(variant, facts):
             return None
         with self._proving:  # another thread may be checking the same one
             failure = self._verdicts.find(variant, size, facts)
@@ -194,13 +201,13 @@ class Registry:
     def _driver(self) -> str:
         return f"{self.device.driver} {self.device.driver_version}, {self.device.name}"
 
-    def _warn(self, variant: Variant, failure: str, instead: Variant) -> None:
+    def _warn(self, variant: Variant, failure: str, instead: str) -> None:
         with self._lock:
             if variant.name in self._warned:
                 return
             self._warned.add(variant.name)
         warnings.warn(
-            f"{variant.name} {_failed(failure)} ({self._driver()}); {instead.name} is used instead",
+            f"{variant.name} {_failed(failure)} ({self._driver()}); {instead}",
             SelfCheckWarning,
             stacklevel=4,
         )

@@ -8,7 +8,8 @@ its operations: all have the extents of its result, and each operand is read onc
 A chain may begin with a gather, of an embedding say, whose kernel is the same.
 
 Where a reduction alone reads the result of a chain, the chain becomes a part of it, and the additions stay in their
-order: the bits are those of the calls here as well.
+order: the bits are those of the calls here as well. So it does where elements are written by an index, or added up by
+one. What stands behind these reads more than they write, and is no part of them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from ..device.plan import ALIGN_MOST, Elementwise, Layout, Planner, Reduce, Step
 from ..device.tensor import Tensor, reshaped
 from ..expressions.expression import Expression
 from ..expressions.nodes import Node, constant, element, replaced, word
+from .accumulate import Accumulation, emit_accumulated
 from .map import MOST, Work, emit_work
 from .map_reduce import emit_kernel, kernel_of
 from .promotion import FLOAT32
-from .scatter import Counted
+from .scatter import MOST_BEFORE, Before, Counted, Scatter, emit_scattered
 
 #: Programs of chains. A driver compiles each and keeps it as long as the device is open, so there are no more of them
 #: than this; further chains stay single operations.
@@ -37,6 +39,9 @@ PROGRAMS: DeviceCache[tuple, Program] = DeviceCache("programs of chains", 256)
 
 #: Operations of a chain, at most.
 STEPS = 16
+
+#: Of operations that may take a chain before them the bindings of their arrays and of the result.
+_BINDINGS: dict[type, tuple[int, ...]] = {Reduce: (0, 1), Scatter: (0, 1, 2), Accumulation: (2, 1, 3)}
 
 #: The number of the result of a kernel with holes among the elements of what stands behind, until it has its own.
 RESULT = 1000
@@ -84,50 +89,64 @@ class ElementwiseCommand(NamedTuple):
         return math.prod(self.result.layout.shape)
 
 
-class _Reduction(NamedTuple):
-    """A reduction as it was captured; ``memory`` is what it has for parts of rows."""
+class _Reader(NamedTuple):
+    """A reduction, or what writes or adds up by an index, as it was captured.
 
-    operation: Reduce
-    x: Array
-    result: Array
+    The last of the arrays is the result. ``memory`` is what a reduction has for parts of rows.
+    """
+
+    operation: Reduce | Scatter | Accumulation
+    arrays: tuple[Array, ...]
     memory: tuple[tuple[Any, int, int], ...]
     seconds: float
 
+    @classmethod
+    def of(cls, noted: Noted, command: tuple) -> _Reader:
+        """The operation of which this was noted."""
+        operation, bindings = noted.operation, _BINDINGS[type(noted.operation)]
+        tensors = zip(bindings, (*operation.arrays, operation.result), noted.offsets, strict=True)
+        arrays = tuple(
+            Array(command[1][place], Layout(tensor.shape, tensor._strides, tensor.dtype, offset))
+            for place, tensor, offset in tensors
+        )
+        return cls(operation, arrays, tuple(command[1][len(arrays) :]), command[4])
+
 
 def fuse(device: Device, captured: Capture) -> None:
-    """Replace chains of elementwise operations, and reductions of them, among captured work by one dispatch each."""
+    """Replace chains of elementwise operations, and what alone reads them, among captured work by one dispatch each."""
     commands = captured.commands
     operations = elementwise(captured, gathers=True)
-    reductions = {
-        number: _read_reduction(one, commands[number])
-        for number, one in captured.operations.items() if isinstance(one.operation, Reduce)
+    readers = {
+        number: _Reader.of(one, commands[number])
+        for number, one in captured.operations.items() if type(one.operation) in _BINDINGS
     }  # fmt: skip
-    if len(operations) + len(reductions) < 2:
+    if len(operations) + len(readers) < 2:
         return
     work = CapturedWork(captured, operations)
     found: dict[int, list[tuple[tuple, None]]] = {}
     for last in sorted(operations, reverse=True):
         if last not in found:
-            fused = _fused(device, work, reductions, last, found)
+            fused = _fused(device, work, readers, last, found)
             if not fused and work.gathers:
-                fused = _fused(device, work, reductions, last, work.gathers | found.keys())
+                fused = _fused(device, work, readers, last, work.gathers | found.keys())
             found |= fused
     replace(captured, found)
 
 
 def _fused(
-    device: Device, work: CapturedWork, reductions: Mapping[int, _Reduction], last: int, taken: Container[int]
+    device: Device, work: CapturedWork, readers: Mapping[int, _Reader], last: int, taken: Container[int]
 ) -> dict[int, list[tuple[tuple, None]]]:
-    """The chain that ends with an operation, as what ``replace`` takes: one dispatch, or a reduction's with it."""
+    """The chain that ends with an operation, as what ``replace`` takes: one dispatch, or its readers' with it."""
     chain = work.chain(last, taken)
     own, members = _Chain(work.operations, sorted(chain)), {member: [] for member in chain}
-    number = work.only_reader(last, chain)
-    if number in reductions:
+    numbers = work.only_readers(last, chain)
+    results = {id(readers[number].arrays[-1].memory) for number in numbers if number in readers}
+    if numbers <= readers.keys() and len(results) == 1:  # several read the terms of one sum
         if own.counted is not None:
-            return {}  # kernels of reductions do not gather
-        command = _reduced(device, own, reductions[number])
-        if command is not None:
-            return members | {number: [(command, None)]}
+            return {}  # their kernels do not gather
+        made = {number: _with_chain(device, own, readers[number]) for number in numbers}
+        if None not in made.values():
+            return members | {number: [(command, None)] for number, command in made.items()}
     command = _command(device, own) if len(chain) > 1 else None
     return {} if command is None else members | {last: [(command, None)]}
 
@@ -169,17 +188,6 @@ def _read(noted: Noted, command: tuple) -> ElementwiseCommand:
     return ElementwiseCommand(operation.expression, tuple(noted.words), arrays, result, command[4], counted)
 
 
-def _read_reduction(noted: Noted, command: tuple) -> _Reduction:
-    operation: Reduce = noted.operation
-    (x,) = operation.arrays
-    bindings = command[1]
-    arrays = [
-        Array(bindings[place], Layout(tensor.shape, tensor._strides, tensor.dtype, offset))
-        for place, (tensor, offset) in enumerate(zip((x, operation.result), noted.offsets, strict=True))
-    ]
-    return _Reduction(operation, *arrays, tuple(bindings[2:]), command[4])
-
-
 class CapturedWork:
     """Captured work: its elementwise operations, by their numbers, and which commands read and write which memory."""
 
@@ -214,20 +222,19 @@ class CapturedWork:
                 chain.add(added)
         return chain
 
-    def only_reader(self, last: int, chain: set[int]) -> int | None:
-        """The only command that reads a chain's result, if the chain may run in that place; else None."""
+    def only_readers(self, last: int, chain: set[int]) -> set[int]:
+        """The commands that read a chain's result, if the chain may run in their places; else none."""
         memory = self.operations[last].result.memory
         readers = self.readers[memory]
-        if last not in self.private or self.writers[memory] != {last} or len(readers) != 1:
-            return None
-        (number,) = readers
+        if last not in self.private or self.writers[memory] != {last} or not readers or min(readers) < last:
+            return set()
         is_changed = any(
-            member < writer < number and writer not in chain
+            member < writer < max(readers) and writer not in chain
             for member in chain
             for array in self.operations[member].arrays
             for writer in self.writers[array.memory]
         )
-        return None if number < last or is_changed else number
+        return set() if is_changed else readers
 
     def makers(self, chain: set[int]) -> set[int]:
         """The operations outside a chain whose results it reads, but as a gather does."""
@@ -439,15 +446,15 @@ def bound(
     return program, bindings, bytes(push), step.groups, seconds
 
 
-def _reduced(device: Device, chain: _Chain, reduction: _Reduction) -> tuple | None:
-    """The dispatch of a reduction with the chain that makes what it reduces; None where the kernel cannot do it."""
-    operation, layout = reduction.operation, reduction.x.layout
+def _with_chain(device: Device, chain: _Chain, reader: _Reader) -> tuple | None:
+    """The dispatch of an operation with the chain that makes what it reads; None where its kernel cannot do it."""
+    layout = reader.arrays[0].layout
     axes = [axis for axis, extent in enumerate(layout.shape) if extent > 1]
     axes.sort(key=lambda axis: -layout.strides[axis])
     flat = layout._replace(
         shape=tuple(layout.shape[axis] for axis in axes), strides=tuple(layout.strides[axis] for axis in axes)
     )
-    if not chain.result.is_whole(reduction.x._replace(layout=flat)):
+    if not chain.result.is_whole(reader.arrays[0]._replace(layout=flat)):
         return None
     shape = refined([chain.result.layout.shape, flat.shape])
     if shape is None:
@@ -455,19 +462,53 @@ def _reduced(device: Device, chain: _Chain, reduction: _Reduction) -> tuple | No
     places = _places(axes, flat.shape, shape)
     order = [place for axis in range(len(layout.shape)) for place in places.get(axis, ())]
     order += [place for place in range(len(shape)) if place not in order]  # of one element alone
-    kept = sum(len(places.get(axis, ())) for axis in range(operation.kept))
-    count = math.prod(reduction.result.layout.shape)
-    result = reduction.result._replace(layout=reduction.result.layout._replace(shape=(count,), strides=(1,)))
-    memory = [Array(binding, Layout((1,), (1,), FLOAT32)) for binding in reduction.memory if binding is not None]
+    if not isinstance(reader.operation, Reduce):
+        return _by_index(device, chain, reader, shape, order)
+    kept = sum(len(places.get(axis, ())) for axis in range(reader.operation.kept))
+    return _reduced(device, chain, reader, shape, order, kept)
+
+
+def _reduced(
+    device: Device, chain: _Chain, reader: _Reader, shape: tuple[int, ...], order: Sequence[int], kept: int
+) -> tuple | None:
+    """A reduction with a chain, whose arrays have a view of this shape; the axes' order is that of the reduction."""
+    operation, (x, result) = reader.operation, reader.arrays
+    count = math.prod(result.layout.shape)
+    result = result._replace(layout=result.layout._replace(shape=(count,), strides=(1,)))
+    memory = [Array(binding, Layout((1,), (1,), FLOAT32)) for binding in reader.memory if binding is not None]
     arrays = [*(shaped(array, shape) for array in chain.arrays), result, *memory]
     planner, _ = planner_of(device, arrays)
     many = len(chain.arrays)
     read = [view.transpose(order) for view in planner.inputs[:many]]
-    kernel = kernel_of(operation, layout.dtype, chain.output)
+    kernel = kernel_of(operation, x.layout.dtype, chain.output)
     if not emit_kernel(planner, device.registry, kernel, read, kept, planner.inputs[many], operation.walk,
                        planner.inputs[many + 1 :]):  # fmt: skip
         return None
-    return bound(device, planner, arrays, chain.words, chain.seconds + reduction.seconds)
+    return bound(device, planner, arrays, chain.words, chain.seconds + reader.seconds)
+
+
+def _by_index(
+    device: Device, chain: _Chain, reader: _Reader, shape: tuple[int, ...], order: Sequence[int]
+) -> tuple | None:
+    """What writes, or adds up, by an index, with a chain as in ``_reduced``."""
+    operation, (x, index, result) = reader.operation, reader.arrays
+    many, own = len(chain.arrays), tuple(shape[place] for place in order)
+    fits = 0 < many and MOST_BEFORE.takes([chain.output], many, len(chain.words))
+    # What is written meanwhile, and an index that the chain makes too.
+    if not fits or x.memory is index.memory or any(array.memory is result.memory for array in chain.arrays):
+        return None
+    if isinstance(operation, Scatter):
+        result = shaped(result, own)
+    arrays = [*(shaped(array, shape) for array in chain.arrays), shaped(index, own), result]
+    planner, _ = planner_of(device, arrays)
+    *views, places, target = planner.inputs
+    before = Before(Expression(chain.output), [view.transpose(order) for view in views])
+    if isinstance(operation, Scatter):
+        is_one = emit_scattered(planner, device.registry, before, target, places, operation.counted)
+    else:
+        strides = reshaped(operation.arrays[0].shape, operation.places, own)
+        is_one = emit_accumulated(planner, device.registry, operation, before, places, target, strides)
+    return bound(device, planner, arrays, chain.words, chain.seconds + reader.seconds) if is_one else None
 
 
 def _places(axes: Sequence[int], extents: Sequence[int], shape: Sequence[int]) -> dict[int, list[int]]:

@@ -9,12 +9,19 @@ from typing import NamedTuple
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ..device.device import DeviceFacts
-from ..device.plan import At, Move, Planner, fits_binding, span
+from ..device.plan import At, Live, Move, Planner, fits_binding, span
 from ..device.tensor import Tensor
+from ..expressions.cutting import Most
+from ..expressions.elements import width_of
+from ..expressions.expression import Expression, Filling, Hole
 from .axes import fewest_axes, longest_axis
 from .operations import code
 
-_AXES = 4
+AXES = 4
+_WORDS = 4
+_UNCUT = -1, 1
+#: What an expression has at most before elements that are written, or added up, by an index.
+MOST_BEFORE = Most(2, _WORDS, 300)
 
 
 class Counted(NamedTuple):
@@ -30,6 +37,56 @@ class Counted(NamedTuple):
         return tensor._view(
             (*tensor.shape, many), (*tensor._strides, self.stride), tensor._offset + first * self.stride
         )
+
+
+class Scatter(NamedTuple):
+    """Elements of a plan that are written by an index, in one dispatch.
+
+    Attributes
+    ----------
+    arrays : tuple of Tensor
+        What is written, over the plan's slots, and the index: of one shape.
+    result : Tensor
+        Of that shape too, but for the axis that is counted.
+    counted : Counted
+    """
+
+    arrays: tuple[Tensor, Tensor]
+    result: Tensor
+    counted: Counted
+
+
+class Before(NamedTuple):
+    """An expression before what a kernel reads, for its dispatch.
+
+    Attributes
+    ----------
+    expression : Expression
+        Of the elements of one array or two.
+    arrays : sequence of Tensor
+    """
+
+    expression: Expression
+    arrays: Sequence[Tensor]
+
+    def constants(self) -> dict[str, int]:
+        """Values of specialization constants by name."""
+        widths = [*(width_of(array.dtype) for array in self.arrays), 0]
+        return {"BITS_X": widths[0], "BITS_R": widths[1]}
+
+    def push(self) -> dict[str, object]:
+        """Push constants by name, but for the second array's strides where there is one."""
+        told = self.expression.words
+        push: dict = {f"n_{place}": Live(told[place]) if place < len(told) else 0 for place in range(_WORDS)}
+        return push | {"r_offset": At(self.bindings()["r"])} | {f"r_{axis}": 0 for axis in range(AXES)}
+
+    def bindings(self) -> dict[str, Tensor | None]:
+        """The second array by the name of its binding."""
+        return {"r": self.arrays[1] if len(self.arrays) > 1 else None}
+
+    def filling(self, registry: Registry) -> Filling:
+        """The code of the hole."""
+        return Filling(registry, Hole("element", self.expression, MOST_BEFORE.arrays))
 
 
 class _Chunk(NamedTuple):
@@ -75,14 +132,34 @@ def emit_scatter(
             todo += [chunk.part(axis, slice(low, low + cut)) for low in range(0, extent, cut)]
             continue
         each = 1 if index is not None or offsets is None else _together(chunk.x, chunk.y, extents, strides, offsets)
-        move = Move((x,), y) if index is None and chunk.y is y else None
+        move: Move | Scatter | None = Move((x,), y) if index is None and chunk.y is y else None
+        if index is not None and counted is not None and not counted.reads and chunk.y is y:
+            move = Scatter((x, index), y, counted)
         _dispatch(planner, choice, chunk, bound, extents, strides, each, counted, move)
+
+
+def emit_scattered(
+    planner: Planner, registry: Registry, before: Before, y: Tensor, index: Tensor, counted: Counted
+) -> bool:
+    """Plan one dispatch that writes what an expression makes to y by an index; False where one cannot do it.
+
+    All arrays have y's shape; see ``emit_scatter``.
+    """
+    choice = registry.resolve(Request("scatter-holes", "float32"))
+    x, *others = before.arrays
+    extents, strides = fewest_axes(y.shape, [view._strides for view in (x, index, y, *others)])
+    chunk = _Chunk(x, index, y, 0, counted.extent)
+    bound = [*before.arrays, index, counted.whole(y)]
+    if _cut(planner.facts, choice, chunk, bound, len(extents)) != _UNCUT:
+        return False
+    _dispatch(planner, choice, chunk, [x, *bound[-2:]], extents, strides, 1, counted, None, (before, registry))
+    return True
 
 
 def _cut(
     facts: DeviceFacts, choice: Choice, chunk: _Chunk, bound: Sequence[Tensor | None], axes: int
 ) -> tuple[int, int]:
-    """The axis along which a chunk is to be cut, and in how many parts; -1 where one dispatch takes it."""
+    """The axis along which a chunk is to be cut, and in how many parts; _UNCUT where one dispatch takes it."""
     y = chunk.y
     large = [view for view in bound if view is not None and not fits_binding(facts, view)]
     if large:
@@ -92,38 +169,50 @@ def _cut(
         return axis, 2
     if y.size > choice.threads * choice.tile["stripe"] * facts.groups[1]:
         return y.shape.index(max(y.shape)), 2
-    if axes > _AXES:  # an axis too many: its places one by one
+    if axes > AXES:  # an axis too many: its places one by one
         axis = min((a for a, extent in enumerate(y.shape) if extent > 1), key=y.shape.__getitem__)
         return axis, y.shape[axis]
-    return -1, 1
+    return _UNCUT
 
 
 def _dispatch(
     planner: Planner, choice: Choice, chunk: _Chunk, bound: Sequence[Tensor | None], extents: Sequence[int],
-    strides: Sequence[Sequence[int]], each: int, counted: Counted | None, move: Move | None,
+    strides: Sequence[Sequence[int]], each: int, counted: Counted | None, operation: Move | Scatter | None,
+    before: tuple[Before, Registry] | None = None,
 ) -> None:  # fmt: skip
     """Plan the dispatch of a chunk, ``each`` elements of the last axis at a time."""
     x, index, y = bound
-    spare = [0] * (_AXES - len(extents))
-    extents = [*(1 for _ in spare), *extents[:-1], extents[-1] // each]
-    strides = [[*spare, *(step // each for step in stride[:-1]), stride[-1]] for stride in strides]
+    extents = [*extents[:-1], extents[-1] // each]
+    strides = [[*(step // each for step in stride[:-1]), stride[-1]] for stride in strides]
     if index is None:
-        strides.insert(1, [0] * _AXES)
+        strides.insert(1, [0] * len(extents))
     words: dict = {
         "count": chunk.y.size // each, "x_offset": At(x, each), "index_offset": At(index), "y_offset": At(y, each),
         "stride": 0 if counted is None else counted.stride % 2**32, "extent": 0 if counted is None else counted.extent,
         "first": chunk.first, "many": chunk.many,
     }  # fmt: skip
-    words |= {f"e_{axis}": extent for axis, extent in enumerate(extents)}
-    for name, stride in zip("xiy", strides, strict=True):
-        words |= {f"{name}_{axis}": value % 2**32 for axis, value in enumerate(stride)}
     constants = {
         "BITS": 8 * chunk.y.dtype.itemsize * each, "INDEX": 0 if index is None else code(index.dtype),
         "READS": int(counted is not None and counted.reads),
     }  # fmt: skip
     groups = choice.workgroups(chunk.y.size, each * choice.threads)
     arrays = {"x": x, "index": index, "y": y}
-    planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size, operation=move)
+    filling = None
+    if before is not None:
+        own, registry = before
+        words, arrays, filling = words | own.push(), arrays | own.bindings(), own.filling(registry)
+        constants |= own.constants()
+    words |= words_of_axes(extents, strides, "xiyr")
+    planner.dispatch(choice, constants, arrays, words, groups, chunk.y.size, filling=filling, operation=operation)
+
+
+def words_of_axes(extents: Sequence[int], strides: Sequence[Sequence[int]], names: str) -> dict[str, int]:
+    """Push constants: the extents of all axes but the outermost, and each array's strides, by their letters."""
+    spare = [0] * (AXES - len(extents))
+    words = {f"e_{axis}": extent for axis, extent in enumerate([*(1 for _ in spare), *extents]) if axis}
+    for name, own in zip(names, strides, strict=False):
+        words |= {f"{name}_{axis}": stride % 2**32 for axis, stride in enumerate([*spare, *own])}
+    return words
 
 
 def _together(

@@ -117,6 +117,9 @@ def emit_direct(
     """
     outputs, own = weight.shape[:2]
     choice = choice_for(registry, planner.facts, window, x, groups, outputs)
+    used = registry.resolve(Request("convolution", "float32")) if choice is None else choice
+    if finish.filling is not None and not finish.fits(registry, used):
+        raise UnsupportedError(f"{used}: the expression takes a dispatch of its own")
     if choice is not None:
         emit_matrix(planner, registry, choice, window, x, weight, bias, result, offsets[0], finish)
         return

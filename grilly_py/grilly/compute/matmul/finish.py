@@ -10,6 +10,7 @@ from ...registry import Choice, Registry
 from ...registry.shared import names_of
 from ..device.plan import At
 from ..device.tensor import Tensor, contiguous_strides, reshaped
+from ..expressions.body import VERSION
 from ..expressions.cutting import Most, has_calls
 from ..expressions.elements import width_of
 from ..expressions.expression import Expression, Filling, Hole
@@ -97,15 +98,19 @@ class Finish(NamedTuple):
         missing = [None] * (len(_NAMES) - len(self.arrays))
         return dict(zip(_NAMES, (*self.arrays, *missing), strict=True))
 
-    def fits(self, choice: Choice) -> bool:
-        """Whether a kernel has the hole, and the expression is not too long for it (``finish`` of its ``tile``).
+    def fits(self, registry: Registry, choice: Choice) -> bool:
+        """Whether a kernel has the hole, which passes its self-check, and the expression is not too long for it.
+
+        Its ``tile`` may say how long it may be, as ``finish``.
 
         Large blocks on matrix units call no library functions: GELU's gradient behind a product of (16384, 3072) took
         an H200 longer than in a dispatch of its own.
         """
         if self.calls and choice.variant.unproven and choice.tile["rows"] > _HIDDEN_ROWS:
             return False
-        return is_offered(choice) and self.length <= choice.tile.get("finish", MOST.nodes)
+        if not is_offered(choice) or self.length > choice.tile.get("finish", MOST.nodes):
+            return False
+        return registry.trusts(choice, {"holes": VERSION})
 
 
 def _form_of(array: Tensor) -> int | None:

@@ -47,7 +47,7 @@ def emit_matmul(planner: Planner, registry: Registry, matmul: Matmul) -> Tensor 
         kernel = select(planner.facts, registry, stage)
         rewritten = _rewritten(planner, registry, stage, kernel)
         if stage.epilogue.finish.filling is not None:
-            _check_finish(planner.facts, stage, kernel, rewritten)
+            _check_finish(planner.facts, registry, stage, kernel, rewritten)
         if rewritten is not None:
             stages += reversed(rewritten)
             continue
@@ -62,12 +62,14 @@ def emit_matmul(planner: Planner, registry: Registry, matmul: Matmul) -> Tensor 
     return made
 
 
-def _check_finish(facts: DeviceFacts, matmul: Matmul, kernel: Kernel, rewritten: list[Stage] | None) -> None:
+def _check_finish(
+    facts: DeviceFacts, registry: Registry, matmul: Matmul, kernel: Kernel, rewritten: list[Stage] | None
+) -> None:
     """Raise UnsupportedError where an expression behind the product takes a dispatch of its own."""
     if rewritten is not None and len(rewritten) == 1:
         return  # it is asked again
     whole = rewritten is None and fits_one_dispatch(facts, kernel, matmul.operands)
-    if not whole or not matmul.epilogue.finish.fits(kernel.choice):
+    if not whole or not matmul.epilogue.finish.fits(registry, kernel.choice):
         raise UnsupportedError(f"{kernel.choice}: the expression takes a dispatch of its own")
 
 

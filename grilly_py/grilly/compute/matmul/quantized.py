@@ -166,7 +166,7 @@ def _emit(planner: Planner, registry: Registry, product: Matmul, weight: Sequenc
     wide, step = sum(part.count for part in weight), _step(planner.facts, product.depth, product.a.dtype.itemsize)
     whole = len(weight) == 1 and weight[0].fits(planner.facts) if choice is not None else wide <= step
     finish = product.epilogue.finish
-    if finish.filling is not None and not (whole and (choice is None or finish.fits(choice))):
+    if finish.filling is not None and not (whole and (choice is None or finish.fits(registry, choice))):
         raise UnsupportedError("the expression behind a product of a quantized weight takes a dispatch of its own")
     if product.epilogue.gated and not whole:
         x = planner.empty((*product.c.shape[:3], wide), product.c.dtype)

@@ -1,7 +1,7 @@
-"""Norms and softmaxes of captured work, with the elementwise operations before and behind them, made one dispatch.
+"""Norms, softmaxes and scans of captured work, with the elementwise operations before and behind them: one dispatch.
 
 What stands before makes the rows, and what stands behind is made of the results; neither is stored between, but for the
-rows themselves where others read them too, as those of a residual stream. As in compute/arrays/fusion.py each result is
+rows of a norm where others read them too, as those of a residual stream. As in compute/arrays/fusion.py each result is
 still rounded to its dtype, so that a replay has the bits of the calls. Only the sign of a zero of a layer norm may
 differ: a compiler may take an element less itself, less a mean of 0, for -0.
 """
@@ -30,9 +30,10 @@ from ..arrays.fusion import (
     shaped,
 )
 from ..arrays.operations import spec
+from ..arrays.scans import Scan, emit_between
 from ..device.device import Device, Noted
-from ..device.plan import Layout
-from ..device.tensor import contiguous_strides, reshaped
+from ..device.plan import Layout, Planner
+from ..device.tensor import Tensor, contiguous_strides, reshaped
 from ..expressions.cutting import Most
 from ..expressions.expression import Expression
 from ..expressions.nodes import Node, element, in_order
@@ -43,6 +44,7 @@ _MOST = Most(OPERANDS, WORDS, 300)
 #: Full arrays that make the elements of a row that is read twice, at most: more would move more bytes than a store.
 _READ_TWICE = 2
 _BINDINGS = ("x", "r", "w", "b", "y", "s")  # shaders/norms/norm-rows.toml
+_READ = "xrp"  # by expressions
 
 
 class NormCommand(NamedTuple):
@@ -83,9 +85,30 @@ class NormCommand(NamedTuple):
         return math.prod(self.result.layout.shape)
 
     @property
-    def walks(self) -> int:
-        """How many times a row is read."""
-        return 1 + self.norm.constants["LONG"]
+    def turned(self) -> tuple[int, ...] | None:
+        """None: x lies as the result does."""
+        return None
+
+    def takes(self, fused: _Fused) -> bool:
+        """Whether the kernel takes these expressions and the arrays that they read."""
+        written, walks = fused.result.layout.dtype, 1 + self.norm.constants["LONG"]  # how many times a row is read
+        return (
+            walks * _calls(fused.before) + _calls(fused.after) <= self.calls
+            and (walks == 1 or fused.full_before() <= _READ_TWICE)
+            and written.itemsize == self.result.layout.dtype.itemsize
+            and all(array.layout.dtype.itemsize <= 4 for array in fused.arrays)
+        )
+
+    def emit(
+        self, planner: Planner, device: Device, tensors: dict[str, Tensor], offsets: Mapping[str, int], fused: _Fused
+    ) -> None:
+        """Plan the dispatch on tensors of these names, whose offsets these powers of two divide."""
+        turned = {name: tensor if name in "wb" else tensor.transpose(self.order) for name, tensor in tensors.items()}
+        aligned = {name for name, offset in offsets.items() if offset % 4 == 0}
+        rows = Rows(**{name: turned.get(name) for name in "xrwbysp"}, t=None, groups=0,
+                    aligned=tensors.keys() - {*_READ} <= aligned)  # fmt: skip
+        emit_with_expressions(planner, device.registry, self.norm, rows, aligned, Expression(fused.before),
+                              Expression(after_result(fused.after)))  # fmt: skip
 
     @classmethod
     def of(cls, device: Device, noted: Noted, command: tuple) -> NormCommand:
@@ -109,12 +132,76 @@ class NormCommand(NamedTuple):
         return cls(norm, expression, (), read, result, command[4], back, arrays, calls)
 
 
+class ScanCommand(NamedTuple):
+    """A scan as it was captured; see ``NormCommand``.
+
+    Attributes
+    ----------
+    scan : Scan
+    arrays : tuple of Array
+        What is scanned, its axes in the order in which they lie in memory.
+    result : Array
+    seconds : float
+    turned : tuple of int or None
+        The axes of the result by those of what is scanned; None where they are the same.
+    """
+
+    scan: Scan
+    arrays: tuple[Array, ...]
+    result: Array
+    seconds: float
+    turned: tuple[int, ...] | None
+
+    expression = Expression(element(0))
+    words = ()
+
+    @property
+    def beside(self) -> dict[str, Array]:
+        """Nothing."""
+        return {}
+
+    @property
+    def count(self) -> int:
+        """Elements of the result."""
+        return math.prod(self.result.layout.shape)
+
+    def takes(self, fused: _Fused) -> bool:
+        """Whether the kernel takes these expressions: all but rows that are stored as well."""
+        return fused.stored is None
+
+    def emit(
+        self, planner: Planner, device: Device, tensors: dict[str, Tensor], offsets: Mapping[str, int], fused: _Fused
+    ) -> None:
+        """Plan the dispatch on tensors of these names, whose offsets these powers of two divide."""
+        aligned = {name for name, offset in offsets.items() if offset % 8 == 0}
+        emit_between(planner, device.registry, self.scan, tensors, aligned, Expression(fused.before),
+                     Expression(after_result(fused.after)))  # fmt: skip
+
+    @classmethod
+    def of(cls, noted: Noted, command: tuple) -> ScanCommand:
+        """The scan of which this was noted."""
+        scan: Scan = noted.operation
+        (x,), y = scan.arrays, scan.result
+        counted = [axis for axis, extent in enumerate(x.shape) if extent > 1]
+        order = sorted(counted, key=lambda axis: -x._strides[axis])
+        turned = None if order == counted else (*order, *(axis for axis in range(x.ndim) if axis not in order))
+        if turned is not None:
+            x = x.transpose(turned)
+        arrays = [
+            Array(binding, Layout(tensor.shape, tensor._strides, tensor.dtype, offset))
+            for binding, tensor, offset in zip(command[1][:2], (x, y), noted.offsets, strict=True)
+        ]
+        return cls(scan, (arrays[0],), arrays[1], command[4], turned)
+
+
 def fuse_norms(device: Device, captured: Capture) -> None:
-    """Replace norms and the elementwise operations beside them among captured work by one dispatch each."""
-    norms = {
-        number: NormCommand.of(device, one, captured.commands[number])
-        for number, one in captured.operations.items() if isinstance(one.operation, Norm)
-    }  # fmt: skip
+    """Replace norms, scans and the elementwise operations beside them among captured work by one dispatch each."""
+    norms: dict[int, NormCommand | ScanCommand] = {}
+    for number, one in captured.operations.items():
+        if isinstance(one.operation, Norm):
+            norms[number] = NormCommand.of(device, one, captured.commands[number])
+        elif isinstance(one.operation, Scan):
+            norms[number] = ScanCommand.of(one, captured.commands[number])
     if not norms:
         return
     operations: dict[int, Any] = {**elementwise(captured), **norms}
@@ -214,20 +301,61 @@ class _Fused:
     """
 
     def __init__(
-        self, operations: Mapping[int, ElementwiseCommand | NormCommand], numbers: Sequence[int],
+        self, operations: Mapping[int, ElementwiseCommand | NormCommand | ScanCommand], numbers: Sequence[int],
         stored: int | None = None,
     ):  # fmt: skip
         members = [operations[number] for number in numbers]
+        self.command: NormCommand | ScanCommand
         self.norm, self.command = next(
-            (number, one) for number, one in zip(numbers, members, strict=True) if isinstance(one, NormCommand)
-        )
+            (number, one) for number, one in zip(numbers, members, strict=True)
+            if not isinstance(one, ElementwiseCommand)
+        )  # fmt: skip
         self.beside, self.stored = self.command.beside, None if stored is None else operations[stored].result
         self.seconds = sum(member.seconds for member in members)
         own = self.command.result.layout.shape
         last = members[-1].result
         self.result = last._replace(layout=last.layout._replace(shape=own, strides=contiguous_strides(own)))
+        if self.command.turned is not None:
+            members = self._turned(members, self.command.turned)
         shape = refined([own, *(member.result.layout.shape for member in members)])
-        self.fits = shape is not None and self._put_together(members, shape)
+        self.fits = len(members) > 0 and shape is not None and self._put_together(members, shape)
+
+    def _turned(self, members: Sequence[Any], turned: Sequence[int]) -> list[Any]:
+        """The operations; those that make x have the axes of the result. [] where they cannot be put together."""
+        own = next(place for place, member in enumerate(members) if member is self.command)
+        made = {id(member.result.memory): place for place, member in enumerate(members[:own])}
+        before, todo = set[int](), list(self.command.arrays)
+        while todo:
+            place = made.get(id(todo.pop().memory))
+            if place is not None:
+                before.add(place)
+                todo += members[place].arrays
+        found = []
+        for place, member in enumerate(members):
+            if place in before or place == own:
+                arrays = member.arrays if place == own else (*member.arrays, member.result)
+                views = [self._with_axes_of_result(array, turned) for array in arrays]
+                if None in views:
+                    return []
+                result = member.result if place == own else views.pop()
+                member = member._replace(arrays=tuple(views), result=result)
+            # Behind the scan an element of what is made before it would be another one.
+            elif any(made.get(id(array.memory)) in before for array in member.arrays):
+                return []
+            found.append(member)
+        self.command = found[own]
+        return found
+
+    def _with_axes_of_result(self, array: Array, turned: Sequence[int]) -> Array | None:
+        """An array whose axes are those of x as they lie, with the result's; None where there is no such view."""
+        x = self.command.arrays[0].layout.shape
+        shape = refined([x, array.layout.shape])
+        layout = None if shape is None else shaped(array, shape).layout
+        strides = None if layout is None else reshaped(layout.shape, layout.strides, x)
+        if layout is None or strides is None:
+            return None
+        own = tuple(strides[turned.index(axis)] for axis in range(len(x)))
+        return array._replace(layout=layout._replace(shape=self.command.result.layout.shape, strides=own))
 
     def _put_together(self, members: Sequence[Any], shape: tuple[int, ...]) -> bool:
         read = [array for member in members for array in member.arrays]
@@ -248,11 +376,9 @@ class _Fused:
         self.arrays, self.words = together.arrays, together.words
         written = self.result
         return (
-            len(self.arrays) > 0 and _MOST.takes([self.before, self.after], len(self.arrays), len(self.words))
-            and self.command.walks * _calls(self.before) + _calls(self.after) <= self.command.calls
-            and (self.command.walks == 1 or self._full_before() <= _READ_TWICE)
-            and written.layout.dtype.itemsize == self.command.result.layout.dtype.itemsize
-            and all(array.layout.dtype.itemsize <= 4 for array in self.arrays)
+            len(self.arrays) > 0
+            and _MOST.takes([self.before, self.after], len(self.arrays), len(self.words))
+            and self.command.takes(self)
             and not any(together.makes(array) for name, array in self.beside.items() if name != "s")
             and not any(array.memory is written.memory for array in (*self.arrays, *self.beside.values()))
             and not any(array.memory is self.beside["s"].memory for array in self.arrays if "s" in self.beside)
@@ -265,7 +391,7 @@ class _Fused:
         strides = reshaped(layout.shape, layout.strides, own)
         return None if strides is None else array._replace(layout=layout._replace(shape=own, strides=strides))
 
-    def _full_before(self) -> int:
+    def full_before(self) -> int:
         """How many arrays of as many elements as the result has are read to make what is normed."""
         return sum(
             node.name == "element" and 0 not in _counted(self.arrays[node.value].layout)
@@ -285,19 +411,12 @@ def _counted(layout: Layout) -> list[int]:
 
 def _command(device: Device, fused: _Fused) -> tuple | None:
     """The dispatch; None where the kernel cannot do it, and where there are too many programs already."""
-    norm, beside = fused.command, fused.beside
-    arrays = [*fused.arrays, *beside.values(), fused.result]
+    arrays = [*fused.arrays, *fused.beside.values(), fused.result]
+    names = [*_READ[: len(fused.arrays)], *fused.beside, "y"]
     planner, offsets = planner_of(device, arrays)
-    names = [*"xrp"[: len(fused.arrays)], *beside, "y"]
-    tensors = {
-        name: tensor if name in "wb" else tensor.transpose(norm.order)
-        for name, tensor in zip(names, planner.inputs, strict=True)
-    }
-    aligned = {name for name, offset in zip(names, offsets, strict=True) if offset % 4 == 0}
-    rows = Rows(**{name: tensors.get(name) for name in "xrwbysp"}, t=None, groups=0, aligned={"y", *beside} <= aligned)
+    tensors = dict(zip(names, planner.inputs, strict=True))
     try:
-        emit_with_expressions(planner, device.registry, norm.norm, rows, aligned, Expression(fused.before),
-                              Expression(after_result(fused.after)))  # fmt: skip
+        fused.command.emit(planner, device, tensors, dict(zip(names, offsets, strict=True)), fused)
     except UnsupportedError:
         return None
     return bound(device, planner, arrays, fused.words, fused.seconds)

@@ -16,7 +16,7 @@ from ...errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemo
 from ...registry import Choice
 from ..attention.backward_stored import OPERATION as STORED_DQ
 from ..device.device import Device
-from . import attention, convolutions, decode, expressions, gradients, matmul, quantized
+from . import attention, behind, convolutions, decode, expressions, gradients, matmul, quantized
 
 #: What checks a variant of an operation: a function of a device, the choice and the facts of ``prove``.
 CHECKS = {
@@ -40,7 +40,8 @@ def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         The variant; its operation is "attention", "attention-tiled", "attention-split-kv", "attention-decode",
         "attention-backward-...", "linear", "linear-quantized", "convolution-matrix" or "expressions".
     facts : mapping
-        The request's; ``head_dim`` and ``value_dim`` are those of the problems.
+        The request's; ``head_dim`` and ``value_dim`` are those of the problems. With ``holes`` an expression is checked
+        behind a product or a convolution.
 
     Returns
     -------
@@ -57,9 +58,10 @@ def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         When the binary is missing or damaged.
     """
     device.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
-    check = CHECKS.get(choice.variant.operation)
+    operation = choice.variant.operation
+    check = behind.check if "holes" in facts and operation in behind.PROBLEMS else CHECKS.get(operation)
     if check is None:
-        return f"there is no self-check for {choice.variant.operation}"
+        return f"there is no self-check for {operation}"
     try:
         # For real, also in a captured function; and a wrong kernel's results are compared, whatever they are.
         with device.runtime.aside(), np.errstate(all="ignore"):
