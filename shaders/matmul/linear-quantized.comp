@@ -20,7 +20,9 @@
 // Invocation: every THREADS-th unit of 32 elements of the depth, of all columns; at the end one column.
 // Accumulation: float32: 16 numbers without their scale, then the invocation's, then invocations. Minima are multiplied by
 //     the sums of x.
-// Preconditions: COLUMNS <= THREADS; offsets and strides of x are multiples of 8. SUBGROUPS: subgroups of THREADS.
+// Preconditions: COLUMNS <= THREADS; offsets and strides of x are multiples of 8.
+// Defines: THREADS; SUBGROUPS, subgroups of THREADS; EIGHTS, eight numbers of x, of 16 bits, are read at once, and
+//     unpackHalf2x16 is right and keeps small numbers.
 
 #define HOLES 1
 #include "elements.glsl"
@@ -39,7 +41,17 @@ layout(push_constant, std430) uniform Push {
     uint r_offset, p_offset, n_0, n_1, n_2, n_3;
 } pc;
 
+#ifdef EIGHTS
+layout(set = 0, binding = 0, std430) restrict readonly buffer A { uvec4 a_data[]; };
+#ifdef DTYPE_float16
+#define TWO(word) unpackHalf2x16(word)
+#define HALF_VALUE(bits) unpackHalf2x16(bits).x
+#else
+#define TWO(word) uintBitsToFloat(uvec2((word) << 16, (word) & 0xffff0000u))
+#endif
+#else
 layout(set = 0, binding = 0, std430) restrict readonly buffer A { IO_VECTOR a_data[]; };
+#endif
 layout(set = 0, binding = 1, std430) restrict readonly buffer Low { uvec4 low_data[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer High { uint high_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Scales { uint scales_data[]; };
@@ -98,10 +110,18 @@ void main() {
                 scales[c] = scales_of(pc.scales_offset + row * pc.scales_row, unit, units);
             }
             float part[ROWS * WIDE], of_x[ROWS];
+#ifdef EIGHTS
+            uvec4 eight[ROWS];
+#endif
             [[unroll]] for (int quad = 0; quad < 8; quad++) {
                 vec4 x[ROWS];
                 [[unroll]] for (int r = 0; r < ROWS; r++) {
+#ifdef EIGHTS
+                    if (quad % 2 == 0) eight[r] = a_data[(a_at[r] + unit * UNIT) / 8u + uint(quad / 2)];
+                    x[r] = quad % 2 == 0 ? vec4(TWO(eight[r].x), TWO(eight[r].y)) : vec4(TWO(eight[r].z), TWO(eight[r].w));
+#else
                     x[r] = IO_LOAD4(a_data[(a_at[r] + unit * UNIT) / 4u + uint(quad)]);
+#endif
                     if (!there) x[r] = vec4(0.0);
                     if (HAS_MINIMA) {
                         const float four = (x[r].x + x[r].y) + (x[r].z + x[r].w);
@@ -117,8 +137,8 @@ void main() {
                     }
                     [[unroll]] for (int r = 0; r < ROWS; r++) {
                         const int at = r * WIDE + c;
-                        const float four = (x[r].x * w.x + x[r].y * w.y) + (x[r].z * w.z + x[r].w * w.w);
-                        part[at] = quad % 4 == 0 ? four : part[at] + four;
+                        if (quad % 4 == 0) part[at] = 0.0;
+                        [[unroll]] for (int e = 0; e < 4; e++) part[at] += x[r][e] * w[e];
                         if (quad % 4 == 3) sum[at] += (quad == 3 ? scales[c].x : scales[c].y) * part[at];
                         if (quad % 4 == 3 && HAS_MINIMA) sum[at] += (quad == 3 ? scales[c].z : scales[c].w) * of_x[r];
                     }

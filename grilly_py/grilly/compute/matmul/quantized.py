@@ -194,8 +194,7 @@ def _kernel(facts: DeviceFacts, registry: Registry, product: Matmul, weight: Seq
     try:
         packings = [packing_of(part.type) for part in weight]
         arithmetic = int(all(packing.table in _ARITHMETIC for packing in packings))
-        wide_row = int(product.rows == 1 and max(packing.low + packing.high for packing in packings) > 5)
-        problem = (("rows", product.rows), ("arithmetic", arithmetic), ("wide_row", wide_row))
+        problem = (("rows", product.rows), ("arithmetic", arithmetic))
         choice = registry.resolve(Request("linear-quantized", product.a.dtype.name, problem=problem))
     except UnsupportedError:
         return None
