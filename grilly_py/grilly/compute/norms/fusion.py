@@ -246,13 +246,22 @@ class _Fused:
                 self.before, self.after = self.after, element(RESULT)
             together.note(member.result, self.after)
         self.arrays, self.words = together.arrays, together.words
-        written = self.result
+        return self._is_small() and self._is_apart(together)
+
+    def _is_small(self) -> bool:
+        """Whether expressions and operands are no more than the kernel takes, and than make it faster."""
         return (
             len(self.arrays) > 0 and _MOST.takes([self.before, self.after], len(self.arrays), len(self.words))
             and self.command.walks * _calls(self.before) + _calls(self.after) <= self.command.calls
             and (self.command.walks == 1 or self._full_before() <= _READ_TWICE)
-            and written.layout.dtype.itemsize == self.command.result.layout.dtype.itemsize
             and all(array.layout.dtype.itemsize <= 4 for array in self.arrays)
+        )
+
+    def _is_apart(self, together: Together) -> bool:
+        """Whether what is written is nothing that is read, and is as the norm's own result."""
+        written = self.result
+        return (
+            written.layout.dtype.itemsize == self.command.result.layout.dtype.itemsize
             and not any(together.makes(array) for name, array in self.beside.items() if name != "s")
             and not any(array.memory is written.memory for array in (*self.arrays, *self.beside.values()))
             and not any(array.memory is self.beside["s"].memory for array in self.arrays if "s" in self.beside)
