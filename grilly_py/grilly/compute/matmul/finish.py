@@ -19,8 +19,6 @@ _NAMES = ("r", "p")
 _WORDS = 4
 #: What an expression has at most. Numbers of 16 bits are read and rounded in one instruction or in some ten.
 MOST = Most(len(_NAMES), _WORDS, 160, halves=10)
-#: A workgroup on matrix units of more rows than these ends with work of vector units that nothing hides.
-_HIDDEN_ROWS = 16
 
 
 class Behind(NamedTuple):
@@ -100,12 +98,12 @@ class Finish(NamedTuple):
     def fits(self, choice: Choice) -> bool:
         """Whether a kernel has the hole, and the expression is not too long for it (``finish`` of its ``tile``).
 
-        Large blocks on matrix units call no library functions: GELU's gradient behind a product of (16384, 3072) took
-        an H200 longer than in a dispatch of its own.
+        Large blocks on matrix units call no library functions (``finish_calls``, in shaders/include/sets.toml).
         """
-        if self.calls and choice.variant.unproven and choice.tile["rows"] > _HIDDEN_ROWS:
+        tile = choice.tile
+        if not is_offered(choice) or self.calls and choice.variant.unproven and tile["rows"] >= tile["finish_calls"]:
             return False
-        return is_offered(choice) and self.length <= choice.tile.get("finish", MOST.nodes)
+        return self.length <= tile.get("finish", MOST.nodes)
 
 
 def _form_of(array: Tensor) -> int | None:
