@@ -122,6 +122,12 @@ def test_quantized_weights(vulkan_backend, tmp_path, capsys, dtype, dequantize):
     needs = json.loads(capsys.readouterr().out)["needs"]
     assert needs["weights"] == sum(parameter.data.nbytes for parameter in found.parameters())
     assert bool(needs["quantized"]) != dequantize
+    other = tmp_path / "other.gguf"  # of a family that is not loaded, where the types alone tell
+    other.write_bytes(path.read_bytes().replace(b"llama", b"alpac"))
+    assert main(["info", str(other), "--json", *asked]) == 0
+    told = json.loads(capsys.readouterr().out)
+    floats = sum(np.prod(one["shape"]) * (2 if one["type"] in ("F16", "BF16") else 4) for one in told["tensors"])
+    assert told["needs"] is None and (told["device_nbytes"] == floats) == dequantize and told["device_nbytes"] <= floats
     if dequantize:
         np.testing.assert_array_equal(found(ids).logits, wanted(ids).logits)
         return
