@@ -444,7 +444,6 @@ def linear_manifest(tmp_path_factory):
         LINEAR_VARIANT.format(**kind, rank=99 - kind["rows"], shared=64 * kind["columns"] + other) for kind in kinds
     )
     (room / f"{NAME}.toml").write_text(head + made)
-    (root / "shaders/include/sets.toml").write_text("")
     return Manifest(Checkout(root))
 
 
