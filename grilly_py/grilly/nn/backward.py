@@ -31,7 +31,7 @@ def _on_host(leaf: Any) -> Any:
 
 
 class Differentiable(Parts):
-    """The gradients of a module, which defines ``forward`` and ``backward``."""
+    """What a module does for its gradients. `Module` has what it calls: ``forward``, ``backward``, ``parameters``."""
 
     #: The arguments of forward by which ``backward`` gives gradients, in its order; None: all floating arrays.
     _inputs: ClassVar[tuple[str, ...] | None] = None
