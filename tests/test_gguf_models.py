@@ -16,6 +16,7 @@ import grilly
 from gguf_files import F32, I32, TEXT, U32, file, key
 from gguf_models import stored, write_gguf
 from grilly import ModelError, models
+from grilly.cli import main
 from model_folders import drawn, write_safetensors
 
 CASES = goldens.cases("models")
@@ -75,9 +76,9 @@ def test_a_file_gives_what_a_folder_gives(vulkan_backend, tmp_path, name):
 
 
 @pytest.mark.parametrize("dtype, dequantize", [("float32", True), ("float16", True), (None, False), ("float16", False)])
-def test_quantized_weights(vulkan_backend, tmp_path, dtype, dequantize):
+def test_quantized_weights(vulkan_backend, tmp_path, capsys, dtype, dequantize):
     """Of each type one tensor at least; a folder with the same numbers gives the same, and nearly so if they stay
-    quantized, where layers have rows of several types."""
+    quantized, where layers have rows of several types. The command says what they take."""
     config, _ = arguments("llama")
     config |= {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 3, "head_dim": 32,
                "num_attention_heads": 8, "num_key_value_heads": 4, "rope_parameters": {"rope_type": "default",
@@ -116,6 +117,17 @@ def test_quantized_weights(vulkan_backend, tmp_path, dtype, dequantize):
     wanted = models.load(folder, dtype, vulkan_backend)
     assert found.dtype == wanted.dtype == (dtype or "float32")
     assert isinstance(found.lm_head.weight.data, grilly.QuantizedTensor) != dequantize
+    asked = [*(["--dtype", dtype] if dtype else []), *(["--dequantize"] if dequantize else [])]
+    assert main(["info", str(path), "--json", *asked]) == 0
+    needs = json.loads(capsys.readouterr().out)["needs"]
+    assert needs["weights"] == sum(parameter.data.nbytes for parameter in found.parameters())
+    assert bool(needs["quantized"]) != dequantize
+    other = tmp_path / "other.gguf"  # of a family that is not loaded, where the types alone tell
+    other.write_bytes(path.read_bytes().replace(b"llama", b"alpac"))
+    assert main(["info", str(other), "--json", *asked]) == 0
+    told = json.loads(capsys.readouterr().out)
+    floats = sum(np.prod(one["shape"]) * (2 if one["type"] in ("F16", "BF16") else 4) for one in told["tensors"])
+    assert told["needs"] is None and (told["device_nbytes"] == floats) == dequantize and told["device_nbytes"] <= floats
     if dequantize:
         np.testing.assert_array_equal(found(ids).logits, wanted(ids).logits)
         return

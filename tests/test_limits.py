@@ -41,7 +41,10 @@ def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, Function]]:
 
 
 def sizes(function: Function) -> dict[str, int]:
-    """Lines without the docstring; branches, of which each further operand of ``and`` and ``or`` is one; parameters."""
+    """Lines without the docstring; branches; parameters.
+
+    Branches are also each further operand of ``and`` and ``or``, and each ``for`` and ``if`` of a comprehension.
+    """
     lines = function.end_lineno - function.lineno + 1
     if ast.get_docstring(function) is not None:
         lines -= function.body[0].end_lineno - function.body[0].lineno + 1
@@ -52,7 +55,7 @@ def sizes(function: Function) -> dict[str, int]:
         elif isinstance(node, ast.BoolOp):
             branches += len(node.values) - 1
         elif isinstance(node, ast.comprehension):
-            branches += len(node.ifs)
+            branches += 1 + len(node.ifs)
     given = function.args
     return {
         "lines": lines,
@@ -98,4 +101,4 @@ def f(a, /, b, *, c):
     return 1 if a else 2
 '''
     ((name, function),) = functions(ast.parse(code))
-    assert (name, sizes(function)) == ("f", {"lines": 4, "branches": 5, "parameters": 3})
+    assert (name, sizes(function)) == ("f", {"lines": 4, "branches": 6, "parameters": 3})

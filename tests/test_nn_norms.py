@@ -52,6 +52,9 @@ def test_modules_without_weights(vulkan_backend):
     np.testing.assert_array_equal(gemma(x), nn.RMSNorm(6).to(vulkan_backend)(x))
     assert repr(nn.LayerNorm(6)) == "LayerNorm((6,), eps=1e-05, elementwise_affine=True)"
     assert repr(nn.GroupNorm(2, 4)) == "GroupNorm(2, 4, eps=1e-05, affine=True)"
+    assert not any([plain[0].elementwise_affine, plain[1].elementwise_affine, plain[2].affine])
+    plain[0].weight, plain[2].weight = nn.Parameter(np.ones(6, np.float32)), nn.Parameter(np.ones(4, np.float32))
+    assert plain[0].elementwise_affine and plain[2].affine and list(plain[0].state_dict()) == ["weight"]
 
 
 @pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])

@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 
 from .compute import Compute, default_backend, devices
 from .compute.attention import options as options_
-from .compute.attention.checks import check_qkv, check_scale, misplaced
+from .compute.attention.checks import check_broadcast, check_qkv, check_scale
 from .compute.attention.keywords import PlaceKeywords, TermKeywords
 from .compute.attention.stream import Part, attend_part
 from .compute.device.arguments import check_precision
@@ -208,17 +208,12 @@ def _grid(name: str, bias, chunks):
         return None
     bias = _array(name, bias)
     full = tuple(sum(sizes) for sizes in chunks)
-    padded = (1,) * (4 - bias.ndim) + bias.shape
-    if bias.ndim > 4 or any(n not in (1, f) for n, f in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"{NAME}: {name} has shape {bias.shape}, which does not broadcast to (B, H, Sq, Sk) = {full}"
-            + misplaced(name, bias.shape, full)
-        )
+    check_broadcast(NAME, name, bias.shape, full)
     if bias.dtype.kind != "f" and not is_float(bias.dtype) and (name != "mask" or bias.dtype != np.bool_):
         raise TypeError(f"{NAME}: {name} is {bias.dtype}; expected {'bool or ' if name == 'mask' else ''}float32")
     bias = bias[(None,) * (4 - bias.ndim)]
     # An axis of extent 1 has one chunk, also where the arrays' has more.
-    bias = bias.rechunk({a: chunks[a] if padded[a] == full[a] else -1 for a in range(4)})
+    bias = bias.rechunk({a: chunks[a] if bias.shape[a] == full[a] else -1 for a in range(4)})
     parts = bias.to_delayed()
     return lambda *at: parts[tuple(i if n > 1 else 0 for i, n in zip(at, parts.shape, strict=True))]
 

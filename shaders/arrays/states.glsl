@@ -28,11 +28,12 @@ const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
 #define FINDS_PLACES (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)
 
 const int LARGE = 1, ORDINARY = 0, SMALL = -1;
-const float SCALE = 19342813113834066795298816.0, INVERSE_SCALE = 1.0 / SCALE, COUNTS = 18446744073709551616.0;  // 2^84, 2^64
+#include "square-range.glsl"
+const float INVERSE_SCALE = 1.0 / SCALE, COUNTS = 18446744073709551616.0;  // 2^64
 int range = ORDINARY;  // of this turn
 float scale = 1.0;     // of numbers in it
-// Below these a sum of squares, and a mean's distance from the pivot, may be of squares that are below float32's range.
-const float SMALL_SQUARES = 1.0 / COUNTS, SMALL_MEAN = 2.0 / 4294967296.0;
+// Below it a mean's distance from the pivot may be of squares that are below float32's range.
+const float SMALL_MEAN = 2.0 / 4294967296.0;
 
 #define HAS_RANGES (OPERATION == MOMENTS || OPERATION == SQUARES)
 

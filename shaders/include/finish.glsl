@@ -54,7 +54,7 @@ uvec2 hole_finish(const in uvec2 y, const in uvec2 r, const in uvec2 p, const in
 FINISH_READER(r, BITS_R, FORM_R)
 FINISH_READER(p, BITS_P, FORM_P)
 
-// The bits that are stored for a result of bits y beside elements of r and p.
+// The bits that are stored for a result of bits y, which compilers lose sight of here, beside elements of r and p.
 uint filled(uint y, uint r, uint p) {
     const uvec4 n = uvec4(pc.n_0, pc.n_1, pc.n_2, pc.n_3);
     return hole_finish(uvec2(y | function_zero(), 0u), uvec2(r, 0u), uvec2(p, 0u), n).x;
@@ -75,11 +75,10 @@ uvec4 finished_four(uvec4 y, uint place, uint col) {
 // The same of 16-bit elements of a kernel on matrix units.
 float16_t behind(float16_t y, uint place, uint col) {
     if (FINISHED == 0u) return y;
-    const uint bits = packFloat2x16(f16vec2(y, 0.0)) ^ function_zero();
-    return unpackFloat2x16(finished_bits(bits, place, col)).x;
+    return unpackFloat2x16(finished_bits(packFloat2x16(f16vec2(y, 0.0)), place, col)).x;
 }
 f16vec4 behind(f16vec4 y, uint place, uint col) {
-    const uvec2 pairs = uvec2(packFloat2x16(y.xy), packFloat2x16(y.zw)) ^ function_zero();
+    const uvec2 pairs = uvec2(packFloat2x16(y.xy), packFloat2x16(y.zw));
     const uvec4 four = finished_four(uvec4(pairs.x & 0xffffu, pairs.x >> 16, pairs.y & 0xffffu, pairs.y >> 16), place, col);
     return f16vec4(unpackFloat2x16(four.x | four.y << 16), unpackFloat2x16(four.z | four.w << 16));
 }

@@ -42,7 +42,8 @@ const int WIDE = 8;
 #endif
 const int PAIRED = GATED == 1 ? 2 : 1;  // rows of W for a column of y
 
-#include "linear-norm-push.glsl"
+#define NORMALISED
+#include "linear-push.glsl"
 
 layout(set = 0, binding = 0) uniform usamplerBuffer a_data;
 layout(set = 0, binding = 1) uniform usamplerBuffer b_data;
@@ -89,19 +90,17 @@ layout(set = 0, binding = 5) uniform usamplerBuffer norm_data;
 
 // The rows of x that are held become x / sqrt(mean(x^2) + norm_eps) * (g + norm_added). Where the squares are beyond float32's
 // range, or some below it may be lost, they are those of x times a power of two.
-const float SCALE = 19342813113834066795298816.0;          // 2^84
-const float SMALL_SQUARES = 1.0 / 18446744073709551616.0;  // 2^-64
+#include "norm-range.glsl"
 #define NORMALIZE { \
     float factor[ROWS]; \
     [[unroll]] for (int r = 0; r < ROWS; r++) { \
         float all; \
         SQUARES(all, r, 1.0) \
         factor[r] = 1.0 / sqrt(all / float(pc.depth) + pc.norm_eps); \
-        if (non_finite(all) || all + pc.norm_eps * float(pc.depth) < SMALL_SQUARES) { \
-            const float scale = non_finite(all) ? 1.0 / SCALE : SCALE; \
+        if (IS_BEYOND(all)) { \
+            const float scale = POWER_FOR(all); \
             SQUARES(all, r, scale) \
-            precise float added = pc.norm_eps * scale;  /* one after the other: their product is no float32 */ \
-            added *= scale; \
+            SCALED_EPSILON(added, pc.norm_eps, scale) \
             factor[r] = scale / sqrt(all / float(pc.depth) + added); \
         } \
     } \

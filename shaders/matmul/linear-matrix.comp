@@ -92,7 +92,7 @@ layout(set = 0, binding = 1, std430) readonly buffer Right { uvec4 b_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Result { vec4 c_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer ResultScalars { float c_scalars[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float bias_data[]; };
-layout(set = 0, binding = 4, std430) readonly buffer Residual { float residual_data[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Residual { float residual_scalars[]; };
 #else
 #ifdef UNALIGNED
 #define ELEMENTS 1u
@@ -420,11 +420,7 @@ void main() {
 #define FOUR f16vec4
 #define NUMBERS(four) vec4(four)
 #endif
-#if defined(SPLIT)
-#define READ_ADDED(four, row, col) { \
-    [[unroll]] for (int e = 0; e < 4; e++) four[e] = residual_data[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]; \
-}
-#elif defined(UNALIGNED)
+#if defined(SPLIT) || defined(UNALIGNED)
 #define READ_ADDED(four, row, col) { \
     [[unroll]] for (int e = 0; e < 4; e++) four[e] = residual_scalars[RESIDUAL_AT(min(row, rows - 1), NEAR_COL(col, e))]; \
 }
@@ -462,12 +458,13 @@ void main() {
         [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = value[e]; \
     } \
 }
-#elif defined(UNALIGNED)
+#else
 #define MAKE(row, col, value, added, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
     if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
     FINISH(row, col, value) \
 }
+#ifdef UNALIGNED
 #define KEEP(row, col, value) { \
     const f16vec4 four = f16vec4(ROUNDED(value)); \
     const uint at = c_first + uint(row) * pc.c_row + uint(col); \
@@ -478,12 +475,8 @@ void main() {
     } \
 }
 #else
-#define MAKE(row, col, value, added, bias, col_power) { \
-    value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += NUMBERS(added); \
-    FINISH(row, col, value) \
-}
 #define KEEP(row, col, value) c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value));
+#endif
 #endif
     const uint team = (batch * gl_NumWorkGroups.y + gl_WorkGroupID.y) * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint own_part = (team * uint(SPLITS) + split) * uint(BM * BN);

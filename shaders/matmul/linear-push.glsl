@@ -1,5 +1,5 @@
 // The push constants of products: offsets and strides in elements (matmul.glsl). WITHOUT_RESIDUAL: of what is no linear layer.
-// HOLES: see finish.glsl.
+// HOLES: see finish.glsl. NORMALISED: of layers that may normalise x on their way. Only the last members may be left out.
 
 layout(push_constant, std430) uniform Push {
     uint a_offset, a_batch, a_head, a_row;
@@ -14,5 +14,9 @@ layout(push_constant, std430) uniform Push {
 #endif
 #if HOLES
     uint r_offset, p_offset, n_0, n_1, n_2, n_3;
+#endif
+#ifdef NORMALISED
+    uint norm_offset;
+    float norm_eps, norm_added;
 #endif
 } pc;

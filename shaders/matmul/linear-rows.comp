@@ -50,7 +50,8 @@ const int VALUES = ROWS * COLUMNS;
 const int PAIRED = GATED == 1 ? 2 : 1;  // rows of W for a column of y
 const int OWN = BLOCK / PAIRED;
 
-#include "linear-norm-push.glsl"
+#define NORMALISED
+#include "linear-push.glsl"
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { WORD a_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Right { WORD b_data[]; };
@@ -67,13 +68,12 @@ shared float squares[SUBGROUPS * ROWS];  // of x
 #include "fours.glsl"
 
 #if !defined(DTYPE_float16)
-const float SCALE = 19342813113834066795298816.0;            // 2^84
-const float SMALL_SQUARES = 1.0 / 18446744073709551616.0;  // 2^-64
+#include "norm-range.glsl"
 
 // A row of x, normalised, times a row of W, where `squares`, the sum of the row's, is beyond float32's range or may have lost
 // squares below it: from x times a power of two. `a` and `b` are the rows' first words.
 float scaled_product(uint a, uint b, float squares) {
-    const float scale = non_finite(squares) ? 1.0 / SCALE : SCALE;
+    const float scale = POWER_FOR(squares);
     const uint words = pc.depth / uint(WIDE);
     float all = 0.0, total = 0.0;
     for (uint first = 0u; first < words; first += 32u) {
@@ -89,8 +89,7 @@ float scaled_product(uint a, uint b, float squares) {
         all += dot(square, vec4(1.0));
         total += dot(sum, vec4(1.0));
     }
-    precise float added = pc.norm_eps * scale;  // one factor after the other: their product is no float32
-    added *= scale;
+    SCALED_EPSILON(added, pc.norm_eps, scale)
     return total * (pc.scale / sqrt(all / float(pc.depth) + added));
 }
 #endif
@@ -202,7 +201,7 @@ void main() {
             for (uint d = 0u; d < uint(DEEP); d++) value += sums[at + d * uint(VALUES)];
             value *= scale;
 #if !defined(DTYPE_float16)
-            const bool is_beyond = NORM == 1 && (non_finite(all) || all + pc.norm_eps * float(pc.depth) < SMALL_SQUARES);
+            const bool is_beyond = NORM == 1 && IS_BEYOND(all);
             const uint own_a = a_first + row * (pc.a_row / wide), own_b = b_first + col * (pc.b_row / wide);
             if (is_beyond) value = scaled_product(own_a, own_b, all);
 #endif

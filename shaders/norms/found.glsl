@@ -25,13 +25,13 @@ const bool EXPONENTIALS = WEIGHS || OPERATION == LOG_SOFTMAX;
 const bool HAS_SUM = OPERATION < SOFTMAX_BACKWARD;
 const bool SQUARES = CENTRED || OPERATION == RMS_NORM || OPERATION == RMS_NORM_BACKWARD;
 
+#include "square-range.glsl"
+
 // Rows whose squares are beyond float32's range are looked at again, multiplied or divided by SCALE; float16's are not.
 #if defined(DTYPE_float16)
 #define MAY_LEAVE_RANGE 0
 #else
 #define MAY_LEAVE_RANGE 1
-const float SCALE = 19342813113834066795298816.0;            // 2^84
-const float SMALL_SQUARES = 1.0 / 18446744073709551616.0;  // 2^-64: what sums below it are made of may be lost
 #endif
 
 // Exponentials. Those of which the sum is rounded to 16 bits in the end are the device's own, off by less than 2^-15.

@@ -471,8 +471,7 @@ void put(Found found, float own_top) {
         less = log_accurate(found.sum);
         if (found.sum == 0.0 || non_finite(found.sum)) less = uintBitsToFloat(0x7fc00000u);
     } else if (HAS_SUM) {
-        precise float added = pc.epsilon * scale;  // one factor after the other: their product is no float32
-        added *= scale;
+        SCALED_EPSILON(added, pc.epsilon, scale)
         factor = inversesqrt(found.sum * each + added);
         more = found.product * each * factor;
     }

@@ -63,14 +63,20 @@ ON_MATRICES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_on_matrix_units(vulkan_backend, dtype):
-    """Images with channels last, first, and in a view that begins anywhere; and that the kernel is what ran."""
-    variants = [v for v in vulkan_backend.registry.manifest.by_operation["convolution-matrix"] if v.dtype == dtype]
-    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+def on_matrix_units(backend, name):
+    """Each kernel on matrix units of a dtype, a view that runs it where rows are few, and the dtype as NumPy has it."""
+    variants = [v for v in backend.registry.manifest.by_operation["convolution-matrix"] if v.dtype == name]
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
     for variant in variants:
-        own = only_or_skip(vulkan_backend, variant)
-        own.opened.facts = dataclasses.replace(own.opened.facts, units=1)
+        view = only_or_skip(backend, variant)
+        view.opened.facts = dataclasses.replace(view.opened.facts, units=1)
+        yield variant, view, dtype
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_on_matrix_units(vulkan_backend, name):
+    """Images with channels last, first, and in a view that begins anywhere; and that the kernel is what ran."""
+    for variant, own, dtype in on_matrix_units(vulkan_backend, name):
         for shape, outputs, kernel, options in ON_MATRICES:
             x, w = draw(*shape, dtype=dtype), draw(outputs, shape[1], *kernel, seed=1, dtype=dtype)
             b = draw(outputs, seed=2, dtype=dtype)
@@ -86,14 +92,10 @@ def test_on_matrix_units(vulkan_backend, dtype):
                 close(one, exact, 4 * sizes, w[0].size, dtype)  # matrix units may cut sums
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_expressions_behind_matrix_units(vulkan_backend, dtype):
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_expressions_behind_matrix_units(vulkan_backend, name):
     """In captured work they are a part of the dispatch, with the bits of calls."""
-    variants = [v for v in vulkan_backend.registry.manifest.by_operation["convolution-matrix"] if v.dtype == dtype]
-    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    for variant in variants:
-        own = only_or_skip(vulkan_backend, variant)
-        own.opened.facts = dataclasses.replace(own.opened.facts, units=1)
+    for _, own, dtype in on_matrix_units(vulkan_backend, name):
         for shape, outputs, kernel, options in ON_MATRICES:
             named = dict(zip(("stride", "padding", "dilation"), options, strict=False))
 

@@ -132,11 +132,6 @@ _FAMILY = {
     "sets": (_table_of(_is_name, lambda v: isinstance(v, dict)), "[sets.NAME] tables with lower-case names"),
     "use": _USE,
 }
-_SHARED = {
-    "target": (lambda v: v in TARGETS, "one of vulkan1.0 ... vulkan1.3"),
-    "optimize": (lambda v: isinstance(v, bool) or v == "functions", 'true, false or "functions"'),
-    "holes": (lambda v: isinstance(v, bool), "true or false"),
-}
 TARGETS = ("vulkan1.0", "vulkan1.1", "vulkan1.2", "vulkan1.3")
 #: What may be said by a rule: the test of what a file says, and of the numbers that it stands for.
 _BY_RULE = {
@@ -152,6 +147,14 @@ _BY_RULE = {
     "shared_bytes": (_or_rule(_integer), lambda v: _integer(v) and v >= 0, "a whole number from 0 up"),
     "keys_per_trip": (_or_rule(_number), lambda v: _number(v) and v > 0, "a number above 0"),
 }  # fmt: skip
+_LENIENT = {key: (lenient, f"{wanted}, or a rule") for key, (lenient, _, wanted) in _BY_RULE.items()}
+#: What a family may state for all its variants.
+_SHARED = {
+    "target": (lambda v: v in TARGETS, "one of vulkan1.0 ... vulkan1.3"),
+    "optimize": (lambda v: isinstance(v, bool) or v == "functions", 'true, false or "functions"'),
+    "holes": (lambda v: isinstance(v, bool), "true or false"),
+    "tile": _LENIENT["tile"],
+}
 _SETTINGS = {
     "dtypes": (
         lambda v: _list_of(lambda x: x in names.DTYPES)(v) and bool(v),
@@ -173,7 +176,7 @@ _SETTINGS = {
         _table_of(_DEFINE.match, lambda v: isinstance(v, int | float)),
         "a table of macro names with numbers or true/false",
     ),
-    **{key: (lenient, f"{wanted}, or a rule") for key, (lenient, _, wanted) in _BY_RULE.items()},
+    **_LENIENT,
     "wheel": (lambda v: isinstance(v, bool), "true or false"),
     **_SHARED,
 }

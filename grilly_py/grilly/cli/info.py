@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a GGUF file or a model's folder: list what it has, and say what a device needs, and "
                         "whether it fits; not devices")  # fmt: skip
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="of the model: as in load")
+    parser.add_argument("--dequantize", action="store_true", help="of the model: as in load, floats")
     add_device(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -76,7 +78,8 @@ def _describe(args: argparse.Namespace) -> int:
     folder = os.path.isdir(args.file)
     keys, tensors = _of_folder(args.file) if folder else _of_file(args.file)
     needs, refused = _needs(args)
-    nbytes = needs["weights"] if needs else sum(_on_device(one["type"], one["shape"]) for one in tensors)
+    kept = () if args.dequantize else PACKINGS
+    nbytes = needs["weights"] if needs else sum(_on_device(one["type"], one["shape"], kept) for one in tensors)
     if args.json:
         print(as_json({"keys": keys, "tensors": tensors, "device_nbytes": nbytes, "needs": needs, "refused": refused}))
         return 0
@@ -119,7 +122,7 @@ def _needs(args: argparse.Namespace) -> tuple[dict | None, str | None]:
     from ..models.offload import SPARE, planned
 
     try:
-        paper = on_paper(class_of, args.file, args.dtype)
+        paper = on_paper(class_of, args.file, args.dtype, dequantize=args.dequantize)
     except ModelError as error:
         return None, str(error)
     found = {"model": type(paper.model).__name__, "dtype": str(paper.weights.dtype), "weights": paper.weights.nbytes,
@@ -168,9 +171,9 @@ def _needs_text(needs: dict) -> dict[str, str]:
     return {**lines, "fits": said if own["fits"] else "no, nor with all layers in host memory (offload)"}
 
 
-def _on_device(type: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor that is loaded without a dtype: matrices stay quantized, others become floats."""
-    if type in PACKINGS and len(shape) == 2:
+def _on_device(type: str, shape: tuple[int, ...], kept: Container[str]) -> int:
+    """Bytes of a tensor that is loaded without a dtype: matrices of kept types stay quantized, others become floats."""
+    if type in kept and len(shape) == 2:
         return packed_nbytes(type, shape)
     return math.prod(shape) * (2 if type in ("F16", "BF16") else 4)
 

@@ -90,28 +90,12 @@ def draw(path: str, report: dict) -> None:
     from matplotlib import pyplot
 
     figure, (times, memory) = pyplot.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
-    lengths = sorted({r["length"] for r in report["results"]})
-    for name in dict.fromkeys(r["method"] for r in report["results"]):
-        color, marker, width = STYLES.get(name, ("#777777", "x", 1.6))
-        style = {"color": color, "marker": marker, "markersize": 5, "linewidth": width, "label": name}
-        mine = [r for r in report["results"] if r["method"] == name]
-        timed = [r for r in mine if r["median_seconds"] is not None]
-        if timed:
-            x = [r["length"] for r in timed]
-            times.plot(x, [r["median_seconds"] * 1e3 for r in timed], **style)
-            times.fill_between(
-                x, [r["p10_seconds"] * 1e3 for r in timed], [r["p90_seconds"] * 1e3 for r in timed],
-                color=color, alpha=0.15, linewidth=0,
-            )  # fmt: skip
-        used = [r for r in mine if r["device_bytes"] is not None]
-        if used and name in ("flash", "naive on the device"):
-            memory.plot([r["length"] for r in used], [r["device_bytes"] / 2**20 for r in used], **style)
-            computed = [(r["length"], r["device_bytes"] / 2**20) for r in used if r["computed_bytes"]]
-            if computed:
-                hollow = {**style, "linestyle": "", "markerfacecolor": "white", "label": f"{name}, computed"}
-                memory.plot(*zip(*computed, strict=True), **hollow)
+    results = report["results"]
+    for name in dict.fromkeys(r["method"] for r in results):
+        _draw_method(times, memory, name, [r for r in results if r["method"] == name])
+    lengths = sorted({r["length"] for r in results})
     limit = report["limits"]["memory_bytes"] / 2**20
-    top = max(r["device_bytes"] or 0 for r in report["results"]) / 2**20
+    top = max(r["device_bytes"] or 0 for r in results) / 2**20
     if limit < 20 * top:
         memory.axhline(limit, color="#999999", linestyle="--", linewidth=1)
         place = {"xytext": (0, 4), "textcoords": "offset points", "color": "#666666"}
@@ -132,3 +116,24 @@ def draw(path: str, report: dict) -> None:
         fontsize=11,
     )
     _saved(figure, path)
+
+
+def _draw_method(times, memory, name: str, results: list[dict]) -> None:
+    """Draw a method's times, and its memory where it is one of the two that are compared, into their axes."""
+    color, marker, width = STYLES.get(name, ("#777777", "x", 1.6))
+    style = {"color": color, "marker": marker, "markersize": 5, "linewidth": width, "label": name}
+    timed = [r for r in results if r["median_seconds"] is not None]
+    if timed:
+        x = [r["length"] for r in timed]
+        times.plot(x, [r["median_seconds"] * 1e3 for r in timed], **style)
+        times.fill_between(
+            x, [r["p10_seconds"] * 1e3 for r in timed], [r["p90_seconds"] * 1e3 for r in timed],
+            color=color, alpha=0.15, linewidth=0,
+        )  # fmt: skip
+    used = [r for r in results if r["device_bytes"] is not None]
+    if used and name in ("flash", "naive on the device"):
+        memory.plot([r["length"] for r in used], [r["device_bytes"] / 2**20 for r in used], **style)
+        computed = [(r["length"], r["device_bytes"] / 2**20) for r in used if r["computed_bytes"]]
+        if computed:
+            hollow = {**style, "linestyle": "", "markerfacecolor": "white", "label": f"{name}, computed"}
+            memory.plot(*zip(*computed, strict=True), **hollow)

@@ -88,7 +88,6 @@ class LayerNorm(nn.LayerNorm):
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float) -> None:
         super().__init__(width, eps, elementwise_affine=False)  # nothing is made of a width that files may not have
-        self.elementwise_affine = True
         self.weight, self.bias = (weights.parameter(f"{name}.{part}", width) for part in ("weight", "bias"))
 
 
@@ -97,7 +96,6 @@ class RMSNorm(nn.RMSNorm):
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__(width, eps, elementwise_affine=False, weight_offset=offset)  # as above
-        self.elementwise_affine = True
         self.weight = weights.parameter(f"{name}.weight", width)
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
-
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
-from .module import Module, shapes
+from .unary import Unary
 
 
-class Dropout(Module):
+class Dropout(Unary):
     """While ``training``, each element becomes 0 with probability p, or is divided by ``1 - p``.
 
     Each forward has the next mask of the sequence of ``grilly.manual_seed``, so the same calls in the same order drop
-    the same elements. No mask is stored: gradients make it again.
+    the same elements. No mask is stored: gradients make it again. After ``eval()`` the input itself is given back.
 
     Parameters
     ----------
@@ -35,35 +32,11 @@ class Dropout(Module):
             raise ValueError(f"Dropout: p is {p}; expected 0 to 1")
         self.p = p
 
-    _inputs = ("input",)
+    def _is_identity(self) -> bool:
+        return not self.training or not self.p
 
-    @overload
-    def forward(self, input: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def forward(self, input: Tensor) -> Tensor: ...
-    def forward(self, input: FloatArray) -> Array:
-        """Of input's shape and dtype; input itself after ``eval()``.
-
-        Raises
-        ------
-        TypeError
-            If input is not float32, float16 or bfloat16.
-        """
-        shapes("Dropout", input=input)
-        if not self.training or not self.p:
-            return input
-        _, (sent,), keep = self._send(input)
-        y = F.dropout(sent, self.p)
-        return y if keep else y.numpy()
-
-    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
-        __call__ = forward
-
-        @overload
-        def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
-        @overload
-        def backward(self, grad_output: Tensor) -> Tensor: ...
-        def backward(self, grad_output: FloatArray) -> Array: ...
+    def _run(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

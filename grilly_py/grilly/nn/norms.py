@@ -67,10 +67,14 @@ class LayerNorm(_Norm):
         super().__init__(extents, elementwise_affine, bias)
         self.normalized_shape = extents
         self.eps = check_epsilon("LayerNorm", eps)
-        self.elementwise_affine = bool(elementwise_affine)
 
     def _run(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, *self._own(x), self.eps)
+
+    @property
+    def elementwise_affine(self) -> bool:
+        """Whether there is a weight."""
+        return self.weight is not None
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -111,13 +115,17 @@ class RMSNorm(_Norm):
         super().__init__(extents, elementwise_affine, False)
         self.normalized_shape = extents
         self.eps = None if eps is None else check_epsilon("RMSNorm", eps)
-        self.elementwise_affine = bool(elementwise_affine)
         self.weight_offset = check_added("RMSNorm", weight_offset)
         if self.weight is not None:
             self.weight.data = np.full(extents, 1 - self.weight_offset, np.float32)
 
     def _run(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self._own(x)[0], self.eps, self.weight_offset)
+
+    @property
+    def elementwise_affine(self) -> bool:
+        """Whether there is a weight."""
+        return self.weight is not None
 
     def extra_repr(self) -> str:
         added = f", weight_offset={self.weight_offset}" if self.weight_offset else ""
@@ -160,12 +168,16 @@ class GroupNorm(_Norm):
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = check_epsilon("GroupNorm", eps)
-        self.affine = bool(affine)
 
     def _run(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ValueError(f"GroupNorm: input has shape {x.shape}; expected (N, {self.num_channels}, ...)")
         return F.group_norm(x, self.num_groups, *self._own(x), self.eps)
+
+    @property
+    def affine(self) -> bool:
+        """Whether there are a weight and a bias."""
+        return self.weight is not None
 
     def extra_repr(self) -> str:
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"

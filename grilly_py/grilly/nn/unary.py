@@ -18,6 +18,10 @@ class Unary(Module):
         """The output."""
         raise NotImplementedError
 
+    def _is_identity(self) -> bool:
+        """Whether the output is the input itself, now."""
+        return False
+
     def _check(self, input: FloatArray) -> None:
         """Raise TypeError for what is no array."""
         shapes(type(self).__name__, input=input)
@@ -37,6 +41,8 @@ class Unary(Module):
             If input is not float32, float16 or bfloat16, or not of the weights' dtype where there are any.
         """
         self._check(input)
+        if self._is_identity():
+            return input
         _, (x,), keep = self._send(input)
         y = self._run(x)
         return y if keep else y.numpy()

@@ -97,28 +97,13 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     UnsupportedError
         For operators, versions and types of inputs that grilly lacks; all operators are named at once.
     """
-    folder = ""
-    if isinstance(model, bytes):
-        proto = _parsed("the bytes", lambda: onnx.load_from_string(model))
-    elif isinstance(model, onnx.ModelProto):
-        proto = model
-    else:
-        folder = str(Path(model).parent)
-        proto = _parsed(str(model), lambda: onnx.load(os.fspath(model), load_external_data=False))
-    if not proto.graph.output:
-        raise ModelError("the model has no outputs: is this an ONNX file?")
+    proto, folder = _opened(model)
     require_one_owner(proto.graph)
     proto = in_order(proto)
     if proto.functions:
         proto = _inlined(proto)
-    version = versions(proto.opset_import).get("")
-    if version is None or version < OLDEST:
-        raise UnsupportedError(f"the model is of operator set {version}; grilly has sets from {OLDEST} on. "
-                               "Convert it with onnx.version_converter")  # fmt: skip
-    missing = lacking(proto)
-    if missing:
-        named = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
-        raise UnsupportedError(f"the model has operators that grilly lacks: {named}")
+    version = _version(proto)
+    _require_operators(proto)
     proto = with_dense(proto, folder)
     require_complete((node for graph in graphs(proto.graph) for node in graph.node), proto.opset_import)
     require_defined(proto.graph)
@@ -129,10 +114,7 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     }  # fmt: skip
     inputs = tuple(_input(each) for each in proto.graph.input if each.name not in constants)
     optional = tuple(_input(each) for each in proto.graph.input if each.name in constants)
-    for each in proto.graph.output:
-        if each.type.WhichOneof("value") not in (None, "tensor_type"):
-            raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
-    outputs = tuple(each.name for each in proto.graph.output)
+    outputs = tuple(map(_output, proto.graph.output))
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
     needed = _needed(proto, nodes)
     host = frozenset(each.name for each in (*inputs, *optional) if each.name in needed or each.dtype == np.uint64)
@@ -140,6 +122,38 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     sent = frozenset(name for node in every(nodes) if not node.operator.known for name in node.inputs) - held
     draws = any(node.name in DRAWING and "seed" not in node.attributes for node in every(nodes))
     return Loaded(nodes, inputs, optional, outputs, constants, host, held, sent, version, draws)
+
+
+def _opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    """The model, and the folder in which its external data lies. Raises ModelError for what is none."""
+    folder = ""
+    if isinstance(model, bytes):
+        proto = _parsed("the bytes", lambda: onnx.load_from_string(model))
+    elif isinstance(model, onnx.ModelProto):
+        proto = model
+    else:
+        folder = str(Path(model).parent)
+        proto = _parsed(str(model), lambda: onnx.load(os.fspath(model), load_external_data=False))
+    if not proto.graph.output:
+        raise ModelError("the model has no outputs: is this an ONNX file?")
+    return proto, folder
+
+
+def _version(proto: onnx.ModelProto) -> int:
+    """The model's operator set. Raises UnsupportedError for one that is too old."""
+    version: int | None = versions(proto.opset_import).get("")
+    if version is None or version < OLDEST:
+        raise UnsupportedError(f"the model is of operator set {version}; grilly has sets from {OLDEST} on. "
+                               "Convert it with onnx.version_converter")  # fmt: skip
+    return version
+
+
+def _require_operators(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedError with all operators that grilly lacks."""
+    missing = lacking(proto)
+    if missing:
+        named = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+        raise UnsupportedError(f"the model has operators that grilly lacks: {named}")
 
 
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -187,6 +201,14 @@ def _input(value: onnx.ValueInfoProto) -> Input:
             for each in tensor.shape.dim
         )
     return Input(value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape)
+
+
+def _output(value: onnx.ValueInfoProto) -> str:
+    """An output's name. Raises UnsupportedError for one that is no tensor."""
+    kind = value.type.WhichOneof("value")
+    if kind not in (None, "tensor_type"):
+        raise UnsupportedError(f"output {value.name} is a {kind}; grilly gives tensors")
+    return value.name
 
 
 def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: str) -> list[Node]:

@@ -258,13 +258,23 @@ class Model:
         return tuple(_named(own, name) for name in branch.outputs)
 
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
+        """The outputs of a node, by the host where it folds and by the device."""
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
-        takes = node.operator
         if node.fold is not None and (on_host or any(map(_is_of_host, inputs))):
             if self._capturing and not on_host:
                 raise CaptureError("the host has what is uint64, and the device computes another input")
             self.folded += 1
             return node.fold([None if value is None else _array(value) for value in inputs])
+        found = node.operator.function(self._call(node, values), *self._operands(node, inputs))
+        found = found if isinstance(found, tuple) else (found,)
+        self.executed += any(isinstance(value, Tensor) for value in found)
+        # Operators that do not fold take arrays of the host too; those of no inputs are constants as they stand.
+        self.folded += on_host and bool(inputs) and all(isinstance(value, np.ndarray) for value in found)
+        return found
+
+    def _operands(self, node: Node, inputs: list[Value]) -> list[Value]:
+        """A node's inputs as its operator takes them: arrays of the host, numbers and tensors."""
+        takes = node.operator
         operands: list[Value] = []
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and place in takes.host:
@@ -277,17 +287,14 @@ class Model:
                 operands.append(value.item())
             else:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
+        return operands
+
+    def _call(self, node: Node, values: dict[str, Any]) -> Call:
+        """What a node's operator is told."""
         branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}
         wanted = tuple(map(bool, node.outputs))
-        source = partial(self._source, node)
-        once = partial(self._once, node)
-        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches, source, once)
-        found = takes.function(call, *operands)
-        found = found if isinstance(found, tuple) else (found,)
-        self.executed += any(isinstance(value, Tensor) for value in found)
-        # Operators that do not fold take arrays of the host too; those of no inputs are constants as they stand.
-        self.folded += on_host and bool(inputs) and all(isinstance(value, np.ndarray) for value in found)
-        return found
+        source, once = partial(self._source, node), partial(self._once, node)
+        return Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches, source, once)
 
     def _uploaded(self, name: str, value: np.ndarray) -> Tensor:
         """The tensor of an array on the host. Those of constants are made once, also where a capture finds them."""

@@ -69,12 +69,11 @@ class QuantizedTensor:
         if min(shape, default=1) < 0 or (shape[-1] if shape else 1) % found.block:
             raise ValueError(f"{name}: shape is {shape}; expected a last axis that is a multiple of {found.block}, the "
                              f"block of {type}")  # fmt: skip
-        row = (shape[-1] if shape else 1) // found.block * found.nbytes
-        whole = math.prod(shape[:-1]) * row
+        whole = found.nbytes_of(shape)
         if data.size != whole:
             raise ValueError(f"{name}: data has {data.size} bytes; {shape} of {type} takes {whole}")
         self.shape, self.type = shape, type
-        self.data = data.reshape(*shape[:-1], row)
+        self.data = data.reshape(*shape[:-1], found.nbytes_of(shape[-1:]))
 
     def __repr__(self) -> str:
         return f"QuantizedTensor(shape={self.shape}, type={self.type!r})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,10 @@ class QuantizationType:
     def nbytes(self) -> int:
         """Bytes of a block."""
         return self.layout.itemsize
+
+    def nbytes_of(self, shape: Sequence[int]) -> int:
+        """Bytes of a tensor whose last axis is a multiple of the block."""
+        return math.prod(shape) // self.block * self.nbytes
 
 
 def _from_bfloat16(found: Blocks) -> Floats:

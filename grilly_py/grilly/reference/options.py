@@ -116,21 +116,11 @@ class Rules:
         if self.mask is not None:
             never_attend(self.mask[:0])  # raises for a dtype that is no mask's
         self.bias = grouped("attn_bias", options.attn_bias, full, key_heads)
-        self.slopes = self.table = self.sinks = self.segments = self.blocks = None
-        if options.alibi_slopes is not None:
-            slopes = _shaped("alibi_slopes", options.alibi_slopes, (heads,), (batch, heads))
-            self.slopes = slopes.reshape(-1, key_heads, heads // key_heads, 1, 1)
-        if options.t5_table is not None:
-            self.table = np.asarray(options.t5_table)
-            if self.table.ndim != 2 or self.table.shape[1] != heads:
-                raise ValueError(f"t5_table: {self.table.shape}; expected (num_buckets, {heads})")
+        self.slopes = _slopes(options.alibi_slopes, batch, heads, key_heads)
+        self.table = _table(options.t5_table, heads)
         self.t5 = (options.t5_bidirectional, 0 if self.table is None else len(self.table), options.t5_max_distance)
-        if not (options.softcap >= 0 and np.isfinite(options.softcap)):
-            raise ValueError(f"softcap: {options.softcap}; expected a finite positive number, or 0 for none")
-        # Beyond 2**100 a cap is above every score that counts, and below its inverse nothing is left of any; float32
-        # holds what lies between.
-        cap = float(options.softcap)
-        self.softcap = 0.0 if cap >= 2.0**100 or cap == 0 else max(cap, 2.0**-100)
+        self.softcap = _cap(options.softcap)
+        self.sinks = None
         if options.sinks is not None:
             self.sinks = _shaped("sinks", options.sinks, (heads,)).reshape(1, key_heads, -1, 1)
         left, right = (None if x is None or x < 0 else int(x) for x in options.window_size or (None, None))
@@ -142,21 +132,9 @@ class Rules:
         )
         own = [n if given is None else given for n, given in zip((queries, keys), self.lengths, strict=True)]
         self.shift = own[1] - own[0]  # a query's own key comes so much later than its row
-        if options.segment_ids is not None:
-            pair = options.segment_ids if isinstance(options.segment_ids, tuple) else (options.segment_ids,) * 2
-            ids = [np.atleast_2d(np.asarray(a)) for a in pair]
-            for a, n in zip(ids, (queries, keys), strict=True):
-                _shaped("segment_ids", a, (1, n), (batch, n))
-            self.segments = ids[0][:, None, None, :, None], ids[1][:, None, None, None, :]
-        if options.block_map is not None:
-            if options.block_size is None or min(options.block_size) < 1:
-                raise ValueError(f"block_map: block_size is {options.block_size}; expected two positive numbers")
-            self.block_size = options.block_size
-            blocks = tuple(-(-n // size) for n, size in zip((queries, keys), self.block_size, strict=True))
-            kept_blocks = np.asarray(options.block_map, bool)
-            if kept_blocks.shape[-2:] != blocks:
-                raise ValueError(f"block_map: {kept_blocks.shape}; expected (B or 1, H or 1, {blocks[0]}, {blocks[1]})")
-            self.blocks = grouped("block_map", kept_blocks, (batch, heads, *blocks), key_heads)
+        self.segments = _segments(options.segment_ids, batch, queries, keys)
+        self.block_size = options.block_size
+        self.blocks = _blocks(options.block_map, options.block_size, full, key_heads)
         self.dropout = options.dropout_p, options.dropout_seed, options.dropout_offset
         if not 0 <= options.dropout_p < 1:
             raise ValueError(f"dropout_p: {options.dropout_p}; expected at least 0 and below 1")
@@ -235,6 +213,62 @@ class Rules:
     def nonexistent(self) -> np.ndarray | None:
         """Rows past a sample's length, ``(B, 1, 1, Sq)``; None where all exist."""
         return None if self.lengths[0] is None else np.arange(self.full[2]) >= self.lengths[0][..., 0]
+
+
+def _slopes(slopes: ArrayLike | None, batch: int, heads: int, key_heads: int) -> np.ndarray | None:
+    """ALiBi's slopes as ``(B or 1, Hk, G, 1, 1)``."""
+    if slopes is None:
+        return None
+    slopes = _shaped("alibi_slopes", slopes, (heads,), (batch, heads))
+    return slopes.reshape(-1, key_heads, heads // key_heads, 1, 1)
+
+
+def _table(table: ArrayLike | None, heads: int) -> np.ndarray | None:
+    """The T5 table. Raises ValueError for another number of heads."""
+    if table is None:
+        return None
+    table = np.asarray(table)
+    if table.ndim != 2 or table.shape[1] != heads:
+        raise ValueError(f"t5_table: {table.shape}; expected (num_buckets, {heads})")
+    return table
+
+
+def _cap(softcap: float) -> float:
+    """The soft-cap in bounds that float32 holds; 0 for none. Raises ValueError for what is no soft-cap."""
+    if not (softcap >= 0 and np.isfinite(softcap)):
+        raise ValueError(f"softcap: {softcap}; expected a finite positive number, or 0 for none")
+    # Beyond 2**100 a cap is above every score that counts, and below its inverse nothing is left of any; float32
+    # holds what lies between.
+    cap = float(softcap)
+    return 0.0 if cap >= 2.0**100 or cap == 0 else max(cap, 2.0**-100)
+
+
+def _segments(
+    given: ArrayLike | tuple[ArrayLike, ArrayLike] | None, batch: int, queries: int, keys: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The segments of queries, ``(B or 1, 1, 1, Sq, 1)``, and of keys, ``(B or 1, 1, 1, 1, Sk)``."""
+    if given is None:
+        return None
+    pair = given if isinstance(given, tuple) else (given, given)
+    ids = [np.atleast_2d(np.asarray(a)) for a in pair]
+    for a, n in zip(ids, (queries, keys), strict=True):
+        _shaped("segment_ids", a, (1, n), (batch, n))
+    return ids[0][:, None, None, :, None], ids[1][:, None, None, None, :]
+
+
+def _blocks(
+    block_map: ArrayLike | None, size: tuple[int, int] | None, full: tuple[int, int, int, int], key_heads: int
+) -> np.ndarray | None:
+    """The blocks that are visible, ``(B or 1, Hk or 1, G or 1, blocks of queries, blocks of keys)``."""
+    if block_map is None:
+        return None
+    if size is None or min(size) < 1:
+        raise ValueError(f"block_map: block_size is {size}; expected two positive numbers")
+    blocks = tuple(-(-n // extent) for n, extent in zip(full[2:], size, strict=True))
+    visible = np.asarray(block_map, bool)
+    if visible.shape[-2:] != blocks:
+        raise ValueError(f"block_map: {visible.shape}; expected (B or 1, H or 1, {blocks[0]}, {blocks[1]})")
+    return grouped("block_map", visible, (*full[:2], *blocks), key_heads)
 
 
 def _shaped(name: str, array: ArrayLike, *shapes: tuple[int, ...]) -> np.ndarray:

@@ -346,7 +346,7 @@ class Registry:
 
     def _lacks(self, variant: Variant, request: Request) -> str | None:
         """Why the variant cannot serve the request here, or None."""
-        limits, facts = self.device.limits, dict(request.problem)
+        facts = dict(request.problem)
         if request.prefer is not None and variant.family != request.prefer:
             return f"family {request.prefer} was asked for"
         if variant.dtype != request.dtype:
@@ -354,17 +354,13 @@ class Registry:
         if request.model not in variant.models:
             return f"it is for model {', '.join(variant.models)}"
         if not serves(variant.architectures, self.architecture):
-            shut = (p[1:] for p in variant.architectures if p.startswith("!"))
-            if away := [p for p in shut if matches(p, self.architecture)]:
-                return f"it is not for {', '.join(away)}"
-            return f"it is for {', '.join(p for p in variant.architectures if not p.startswith('!'))}"
+            return self._elsewhere(variant)
         missing = [feature for feature in variant.requires if feature not in self.features]
         if missing:
             return f"the device lacks {', '.join(missing)}"
         size, reason = self._subgroup(variant)
         if reason:
             return reason
-        subgroups = -(-variant.threads // (size or self.device.subgroup_sizes[0]))
         for fact, (low, high) in variant.limits.items():
             value = facts.get(fact)
             if value is None:
@@ -376,6 +372,19 @@ class Registry:
             return f"it does not offer {', '.join(OFFERS[name] for name in extras_in(short))}"
         if facts.get("align", 1) % variant.align:
             return f"offsets, strides or dimensions are not multiples of {variant.align}"
+        return self._too_large(variant, size)
+
+    def _elsewhere(self, variant: Variant) -> str:
+        """For which architectures a variant is that is not for this one."""
+        shut = (p[1:] for p in variant.architectures if p.startswith("!"))
+        if away := [p for p in shut if matches(p, self.architecture)]:
+            return f"it is not for {', '.join(away)}"
+        return f"it is for {', '.join(p for p in variant.architectures if not p.startswith('!'))}"
+
+    def _too_large(self, variant: Variant, subgroup_size: int | None) -> str | None:
+        """Of what a variant needs more than the device has, or None."""
+        limits = self.device.limits
+        subgroups = -(-variant.threads // (subgroup_size or self.device.subgroup_sizes[0]))
         for what, need, limit in (
             ("bytes of shared memory", variant.shared_bytes, "shared_bytes"),
             ("invocations in a workgroup", variant.threads, "invocations"),

@@ -17,6 +17,8 @@ _MEMBER_NAME, _MEMBER_DECORATE, _SPEC_ID = 6, 72, 1
 _ENTRY_POINT, _TYPE_BOOL, _TYPE_INT = 15, 20, 21
 _TRUE, _FALSE, _CONSTANT, _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_OP = 41, 42, 43, 48, 49, 50, 52
 _ENDS = frozenset((op.BRANCH, op.IF, op.SWITCH, 252, 253, op.RETURN_VALUE, op.UNREACHABLE))  # with OpKill and OpReturn
+#: What leads from block to block.
+_EDGES = _ENDS | {op.PHI, op.LOOP_MERGE, op.SELECTION_MERGE}
 OR, AND, SELECT = 166, 167, 169
 _FUNCTION_STORAGE = 7
 
@@ -88,6 +90,25 @@ class Block:
         self.merges: list[int] = []
         self.to: list[int] = []
         self.place = -1
+
+    def note(self, opcode: int, words: list[int], at: int, end: int) -> None:
+        """Note one of `_EDGES`: a phi, the merge instruction, or the last one, with the blocks that follow."""
+        if opcode == op.PHI:
+            self.phis.append(words[at:end])
+            self.body = end
+            return
+        if opcode in (op.LOOP_MERGE, op.SELECTION_MERGE):
+            self.merge = at
+            self.merges = words[at + 1 : at + (3 if opcode == op.LOOP_MERGE else 2)]
+            return
+        self.last, self.end = at, end
+        self.merge = self.merge or at
+        if opcode == op.BRANCH:
+            self.to = [words[at + 1]]
+        elif opcode == op.IF:
+            self.to = words[at + 2 : at + 4]
+        elif opcode == op.SWITCH:
+            self.to = [words[at + 2], *words[at + 4 : end : 2]]
 
 
 class Function:
@@ -259,21 +280,8 @@ def _parse_functions(words: list[int], at: int, named: set[int], functions: dict
             function.blocks[home] = block = Block(home, at)
         elif opcode == op.FUNCTION_END:
             function.put_in_order()
-        elif opcode == op.PHI:
-            block.phis.append(words[at:end])
-            block.body = end
-        elif opcode in (op.LOOP_MERGE, op.SELECTION_MERGE):
-            block.merge = at
-            block.merges = words[at + 1 : at + (3 if opcode == op.LOOP_MERGE else 2)]
-        elif opcode in _ENDS:
-            block.last, block.end = at, end
-            block.merge = block.merge or at
-            if opcode == op.BRANCH:
-                block.to = [words[at + 1]]
-            elif opcode == op.IF:
-                block.to = words[at + 2 : at + 4]
-            elif opcode == op.SWITCH:
-                block.to = [words[at + 2], *words[at + 4 : end : 2]]
+        elif opcode in _EDGES:
+            block.note(opcode, words, at, end)
         elif opcode == op.PARAMETER:
             function.parameters.append(words[at + 2])
         if opcode in _EVENTS:

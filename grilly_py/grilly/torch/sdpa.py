@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..compute.attention import foreign
-from ..compute.attention.checks import misplaced
+from ..compute.attention.sdpa import check_mask_shape, in_four_axes
 from ..compute.device.numbers import number
 from . import quick
 from .arrays import check_dense, in_autocast, plain_mask
@@ -193,18 +193,6 @@ def _mask(mask: torch.Tensor, lead: tuple[int, ...], matrix: tuple[int, int]) ->
     """The mask with at most four axes, broadcastable to ``(B, H, L, S)``."""
     if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
         raise TypeError(f"{NAME}: attn_mask is {mask.dtype}; expected bool (True = take part) or a floating dtype")
-    shape, full = tuple(mask.shape), (*lead, *matrix)
-    padded = (1,) * (len(full) - len(shape)) + shape
-    if len(shape) < 2 or len(padded) != len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"{NAME}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
-            f"(N, ..., Hq, L, S) = {full}" + misplaced("attn_mask", shape, full)
-        )
-    if len(full) <= 4:
-        # Two axes are (L, S) here, and three (Hq, L, S), also where there are as many samples.
-        return mask if len(shape) == 4 else mask[(None,) * (4 - len(shape))]
-    batch = lead[:-1]
-    mask = mask.reshape(padded)
-    if math.prod(padded[: len(batch)]) == 1:
-        return mask.reshape(1, *padded[-3:])
-    return mask.expand(*batch, *padded[-3:]).reshape(math.prod(batch), *padded[-3:])
+    check_mask_shape(NAME, tuple(mask.shape), (*lead, *matrix))
+    found: torch.Tensor = in_four_axes(mask, lead, torch.Tensor.expand)
+    return found

@@ -125,12 +125,7 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
         raise no_array(operation, "mask", mask)
     dtype = mask.dtype
     shape = tuple(mask.shape)
-    padded = (1,) * (len(full) - len(shape)) + shape
-    if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"{operation}: mask has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
-            + misplaced("mask", shape, full)
-        )
+    check_broadcast(operation, "mask", shape, full)
     if len(shape) == 2 and shape == (full[0], full[3]) and full[0] == full[2] > 1:
         warnings.warn(
             f"{operation}: a mask of shape {shape} is taken as (Sq, Sk), and (B, Sk) would be the same; write "
@@ -154,6 +149,22 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
         )
     with np.errstate(over="ignore"):
         return np.where(mask <= np.finfo(dtype).min, np.float32(-np.inf), mask.astype(np.float32))
+
+
+def check_broadcast(operation: str, name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> None:
+    """Raise ValueError for the shape of a mask or bias that does not broadcast to ``full`` = (B, H, Sq, Sk)."""
+    if not broadcasts(shape, full):
+        raise ValueError(
+            f"{operation}: {name} has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
+            + misplaced(name, shape, full)
+        )
+
+
+def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to ``full``, which stays as it is."""
+    if len(shape) > len(full):
+        return False
+    return all(own in (1, extent) for own, extent in zip(shape[::-1], full[::-1], strict=False))
 
 
 def misplaced(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:

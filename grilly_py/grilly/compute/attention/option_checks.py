@@ -11,7 +11,7 @@ from ..device.dtypes import is_float
 from ..device.numbers import integer, number
 from ..device.tensor import Tensor
 from ..random import seed_of
-from .checks import misplaced
+from .checks import check_broadcast
 
 INT32 = np.dtype(np.int32)
 _INT32 = np.iinfo(np.int32)
@@ -136,13 +136,7 @@ def bias(operation: str, given, full: tuple[int, ...], dtype: np.dtype = FLOAT32
     if not isinstance(given, (np.ndarray, Tensor)):
         raise no_array(operation, "attn_bias", given)
     own = given.dtype
-    shape = tuple(given.shape)
-    padded = (1,) * (len(full) - len(shape)) + shape
-    if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"{operation}: attn_bias has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
-            + misplaced("attn_bias", shape, full)
-        )
+    check_broadcast(operation, "attn_bias", tuple(given.shape), full)
     if not (is_float(own) or (own == np.float64 and not isinstance(given, Tensor))):
         raise TypeError(f"{operation}: attn_bias is {own}; expected float32, float16 or bfloat16")
     with np.errstate(over="ignore"):

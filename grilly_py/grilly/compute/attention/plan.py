@@ -103,50 +103,30 @@ def plan(
     planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, PARAMETERS if options.contents else None])
     q, k, v, mask, bias, given = planner.inputs
     o, sums, results = outputs(planner, call)
-    batch, heads, queries, head_dim = q.shape
-    most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
-    max_keys = max(min(most, facts.loop_trips * choice.keys_per_trip), 1)
     shift = call.shift + options.right
-    chunk = Chunk(q, k, v, o, sums, mask, shift, False, bias, call.first, bool(options.page_strides))
+    whole = Chunk(q, k, v, o, sums, mask, shift, False, bias, call.first, bool(options.page_strides))
     # Of other calls the throughput depends on what their masks and lengths hide.
     free = mask is None and not options.bits
-    kind = (choice.variant.name, head_dim, v.shape[3], call.causal) if free else None
-    most_work = facts.most_work(kind, throughputs)
-    chunks = split(facts, chunk, max_keys, most_work)
-    if sums is None and any(p.merge for p in chunks):
-        sums = planner.empty((batch, heads, queries))
-        chunks = split(facts, dataclasses.replace(chunk, lse=sums), max_keys, most_work)
+    kind = (choice.variant.name, q.shape[3], v.shape[3], call.causal) if free else None
+    whole, chunks = _cut(planner, whole, choice, facts.most_work(kind, throughputs))
     end = split_kv.last_wave(call, facts, registry, choice.tile["rows"]) if len(chunks) == 1 else None
     last = None
     if end is not None:
-        *chunks, last = split_kv.cut_tail(chunk, end.heads)
+        *chunks, last = split_kv.cut_tail(whole, end.heads)
     classes = tile_classes.plan(facts, registry, choice, chunks, options, call.causal)
     if classes is None and choice.variant.operation == "attention-tiled":
         return None
     bits = options.bits | added.features(choice, chunks, facts, options.bits)
     features = [bits] if classes is None else tile_classes.features(choice, call, bits)
-    blocks = []
-    if any(features):
-        tiles = [None] * len(chunks) if classes is None else [c.parameters() for c in classes]
-        blocks = [block(facts, *pair) for pair in zip(chunks, tiles, strict=True)]
+    blocks = _blocks(facts, chunks, classes) if any(features) else []
     parameters, made = parameters_slot(planner, call, given, blocks)
-    constants = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(mask),
-        "CAUSAL": int(call.causal), "LSE": int(sums is not None),
-    }  # fmt: skip
-    if "VALUES_IN_KEYS" in choice.variant.constants:
-        constants["VALUES_IN_KEYS"] = int(call.values_in_keys)
-    if "FEATURES" in choice.variant.constants:
-        own = [{**constants, "FEATURES": bits} for bits in features]
-    else:
-        own = [constants]
+    own = _constants(call, choice, whole, features)
     counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in chunks)
-    group = heads // k.shape[1]
     filling = filling_of(call, choice, registry)
     for number, p in enumerate(chunks):
         tiles = None if classes is None else classes[number].dispatch(planner, registry, parameters, p.mask)
         place = made.places[number] if made else 0
-        arrays, push = operands(choice, p, group, call.scale, parameters, place, tiles, counted)
+        arrays, push = operands(choice, p, q.shape[1] // k.shape[1], call.scale, parameters, place, tiles, counted)
         batch, heads, queries, _ = p.q.shape
         groups = (-(-queries // choice.tile["rows"]), heads, batch)
         for values in own:
@@ -155,3 +135,35 @@ def plan(
     if last is not None:
         split_kv.dispatch(planner, registry, end.choice, call, last, end.splits, 1)
     return AttentionPlan(planner.plan(*results), made, counted)
+
+
+def _cut(planner: Planner, whole: Chunk, choice: Choice, most_work: float) -> tuple[Chunk, list[Chunk]]:
+    """A call as dispatches. Where these are merged it has a log-sum-exp in any case."""
+    facts = planner.facts
+    # A 16-bit result is rounded more coarsely at every merge.
+    most = MAX_KEYS if whole.q.dtype == FLOAT32 else math.inf
+    max_keys = max(min(most, facts.loop_trips * choice.keys_per_trip), 1)
+    chunks = split(facts, whole, max_keys, most_work)
+    if whole.lse is None and any(p.merge for p in chunks):
+        whole = dataclasses.replace(whole, lse=planner.empty(whole.q.shape[:3]))
+        chunks = split(facts, whole, max_keys, most_work)
+    return whole, chunks
+
+
+def _blocks(facts: DeviceFacts, chunks: list[Chunk], classes: list[tile_classes.TileClasses] | None) -> list:
+    """The parameters of each dispatch, with those of its classes."""
+    tiles = [None] * len(chunks) if classes is None else [c.parameters() for c in classes]
+    return [block(facts, *pair) for pair in zip(chunks, tiles, strict=True)]
+
+
+def _constants(call: AttentionCall, choice: Choice, whole: Chunk, features: list[int]) -> list[dict[str, int]]:
+    """The specialization constants of the dispatches that share a chunk's rows."""
+    constants = {
+        "HEAD_DIM": whole.q.shape[3], "VALUE_DIM": whole.v.shape[3], "MASK": mask_kind(whole.mask),
+        "CAUSAL": int(call.causal), "LSE": int(whole.lse is not None),
+    }  # fmt: skip
+    if "VALUES_IN_KEYS" in choice.variant.constants:
+        constants["VALUES_IN_KEYS"] = int(call.values_in_keys)
+    if "FEATURES" not in choice.variant.constants:
+        return [constants]
+    return [{**constants, "FEATURES": bits} for bits in features]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from ..device.device import Device
 from ..device.numbers import number
 from ..device.tensor import Tensor
 from ..random import with_seed
-from .checks import check_causal, misplaced
+from .checks import broadcasts, check_causal, misplaced
 from .forward import flash_attention
 from .options import options_of
 
@@ -141,14 +143,7 @@ def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
     """The mask with at most four axes, broadcastable to ``(B, H, L, S)``."""
     if not isinstance(mask, (np.ndarray, Tensor)):
         raise no_array(NAME, "attn_mask", mask)
-    shape, full = tuple(mask.shape), (*lead, *matrix)
-    padded = (1,) * (len(full) - len(shape)) + shape
-    fits = len(padded) == len(full) and all(m in (1, f) for m, f in zip(padded, full, strict=True))
-    if len(shape) < 2 or not fits:
-        raise ValueError(
-            f"{NAME}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
-            f"(N, ..., Hq, L, S) = {full}" + misplaced("attn_mask", shape, full)
-        )
+    check_mask_shape(NAME, tuple(mask.shape), (*lead, *matrix))
     if isinstance(mask, np.ndarray) and mask.dtype != np.bool_:
         if mask.dtype.kind != "f" and mask.dtype.name != "bfloat16":
             raise TypeError(
@@ -159,13 +154,27 @@ def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
             mask = mask.astype(np.float32)
         if (mask < LOWEST).any():
             mask = np.where(np.isneginf(mask), mask, np.maximum(mask, LOWEST))
-    if len(full) <= 4:
+    broadcast = np.broadcast_to if isinstance(mask, np.ndarray) else Tensor.broadcast_to
+    return in_four_axes(mask, lead, broadcast)
+
+
+def check_mask_shape(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> None:
+    """Raise ValueError for the shape of a mask that has not two axes or more which broadcast to ``full``."""
+    if len(shape) < 2 or not broadcasts(shape, full):
+        raise ValueError(
+            f"{name}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
+            f"(N, ..., Hq, L, S) = {full}" + misplaced("attn_mask", shape, full)
+        )
+
+
+def in_four_axes(mask: Any, lead: tuple[int, ...], broadcast: Callable[[Any, tuple[int, ...]], Any]) -> Any:
+    """A mask of another library's arrays too with at most four axes: those of ``lead`` but the last, heads, are one."""
+    missing = len(lead) + 2 - mask.ndim
+    if len(lead) <= 2:
         # Two axes are (L, S) here, and three (Hq, L, S), also where there are as many samples.
-        return mask if len(shape) == 4 else mask[(None,) * (4 - len(shape))]
-    batch = lead[:-1]
-    mask = mask.reshape(padded)
-    if math.prod(padded[: len(batch)]) == 1:
-        return mask.reshape(1, *padded[-3:])
-    wide = (*batch, *padded[-3:])
-    mask = np.broadcast_to(mask, wide) if isinstance(mask, np.ndarray) else mask.broadcast_to(wide)
-    return mask.reshape(math.prod(batch), *padded[-3:])
+        return mask if mask.ndim == 4 else mask[(None,) * (4 - mask.ndim)]
+    batch, (*outer, heads, rows, keys) = lead[:-1], (*(1,) * missing, *mask.shape)
+    if math.prod(outer) == 1:
+        return mask.reshape(1, heads, rows, keys)
+    wide = broadcast(mask.reshape(*outer, heads, rows, keys), (*batch, heads, rows, keys))
+    return wide.reshape(math.prod(batch), heads, rows, keys)

@@ -20,8 +20,6 @@ _NAMES = ("r", "p")
 _WORDS = 4
 #: What an expression has at most. Numbers of 16 bits are read and rounded in one instruction or in some ten.
 MOST = Most(len(_NAMES), _WORDS, 160, halves=10)
-#: A workgroup on matrix units of more rows than these ends with work of vector units that nothing hides.
-_HIDDEN_ROWS = 16
 
 
 class Behind(NamedTuple):
@@ -103,12 +101,12 @@ class Finish(NamedTuple):
 
         Its ``tile`` may say how long it may be, as ``finish``.
 
-        Large blocks on matrix units call no library functions: GELU's gradient behind a product of (16384, 3072) took
-        an H200 longer than in a dispatch of its own.
+        Large blocks on matrix units call no library functions (``finish_calls``, in shaders/include/sets.toml).
         """
-        if self.calls and choice.variant.unproven and choice.tile["rows"] > _HIDDEN_ROWS:
+        tile = choice.tile
+        if not is_offered(choice) or self.calls and choice.variant.unproven and tile["rows"] >= tile["finish_calls"]:
             return False
-        if not is_offered(choice) or self.length > choice.tile.get("finish", MOST.nodes):
+        if self.length > tile.get("finish", MOST.nodes):
             return False
         return registry.trusts(choice, {"holes": VERSION})
 

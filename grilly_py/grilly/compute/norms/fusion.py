@@ -374,12 +374,21 @@ class _Fused:
                 self.before, self.after = self.after, element(RESULT)
             together.note(member.result, self.after)
         self.arrays, self.words = together.arrays, together.words
-        written = self.result
+        return self._is_small() and self._is_apart(together)
+
+    def _is_small(self) -> bool:
+        """Whether expressions and operands are no more than the kernel takes, and than make it faster."""
         return (
             len(self.arrays) > 0
             and _MOST.takes([self.before, self.after], len(self.arrays), len(self.words))
             and self.command.takes(self)
-            and not any(together.makes(array) for name, array in self.beside.items() if name != "s")
+        )
+
+    def _is_apart(self, together: Together) -> bool:
+        """Whether what is written is nothing that is read."""
+        written = self.result
+        return (
+            not any(together.makes(array) for name, array in self.beside.items() if name != "s")
             and not any(array.memory is written.memory for array in (*self.arrays, *self.beside.values()))
             and not any(array.memory is self.beside["s"].memory for array in self.arrays if "s" in self.beside)
             and ("s" not in self.beside or self.beside["s"].layout.offset == written.layout.offset)

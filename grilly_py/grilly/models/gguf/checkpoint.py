@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ class Entry:
     @property
     def nbytes(self) -> int:
         """Bytes in the file."""
-        return math.prod(self.shape) // TYPES[self.kind].block * TYPES[self.kind].nbytes
+        return TYPES[self.kind].nbytes_of(self.shape)
 
 
 class GGUFCheckpoint:

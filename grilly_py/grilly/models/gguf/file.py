@@ -52,7 +52,7 @@ class StoredTensor:
     @property
     def nbytes(self) -> int:
         """Bytes in the file."""
-        return math.prod(self.shape) // TYPES[self.type].block * TYPES[self.type].nbytes
+        return TYPES[self.type].nbytes_of(self.shape)
 
 
 class GGUF:
@@ -286,7 +286,7 @@ class _Part:
             if offset != end:
                 raise self._error(place, f"{name} begins after {offset} bytes; expected {end}, where the tensor before "
                                   f"it ends, at a multiple of {alignment}")  # fmt: skip
-            last = offset + math.prod(shape) // one.block * one.nbytes
+            last = offset + one.nbytes_of(shape)
             if last > self._size:
                 raise self._error(place, f"{name} of {one.name} {list(shape)} ends after {last} bytes; the file has "
                                   f"{self._size}")  # fmt: skip

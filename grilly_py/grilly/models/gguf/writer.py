@@ -35,7 +35,7 @@ def write_file(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Planne
     for name, (shape, kind, _) in tensors.items():
         one, extents = TYPES[kind], tuple(shape)[::-1]
         infos.append(_text(name) + struct.pack(f"<I{len(extents)}QIQ", len(extents), *extents, one.number, offset))
-        offset += -(-int(np.prod(shape, dtype=np.int64)) // one.block * one.nbytes // ALIGNMENT) * ALIGNMENT
+        offset += -(-one.nbytes_of(shape) // ALIGNMENT) * ALIGNMENT
     begin = struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(keys))
     header = begin + b"".join(_text(name) + _value(value) for name, value in keys.items()) + b"".join(infos)
     handle, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)

@@ -41,6 +41,39 @@ def _only(call: Call, mask: Tensor | None, seen: np.ndarray) -> Tensor:
     return xp.where(call.tensor(seen), mask, float("-inf"))
 
 
+def _with_past(
+    k: Tensor, v: Tensor, past_k: Tensor | None, past_v: Tensor | None
+) -> tuple[Tensor, Tensor, int]:
+    """Keys and values behind those of the past, and how many these are."""
+    if past_k is None or past_v is None:
+        return k, v, 0
+    k = xp.concat([past_k.astype(k.dtype, copy=False), k], axis=2)
+    v = xp.concat([past_v.astype(v.dtype, copy=False), v], axis=2)
+    return k, v, past_k.shape[2]
+
+
+def _window(call: Call) -> tuple[int | None, int | None]:
+    """How far a query sees before its own place and after it; None: to the end."""
+    left, right = (int(call.get(f"{side}_window_size", -1)) for side in ("left", "right"))
+    right = 0 if call.get("is_causal", 0) else right
+    return None if left < 0 else left, None if right < 0 else right
+
+
+def _whole(call: Call, mask: Tensor, keys: int) -> Tensor:
+    """A mask with four axes, of all keys: those that it does not reach are hidden."""
+    mask = wide(mask).reshape((*(1,) * (4 - mask.ndim), *mask.shape))
+    if mask.shape[-1] >= keys:
+        return mask
+    hidden = False if mask.dtype == np.bool_ else float("-inf")
+    return padded(call, mask, [0] * 4, [0, 0, 0, keys - mask.shape[-1]], hidden)
+
+
+def _bounds(window: tuple[int | None, int | None], shift: int) -> tuple[int | None, int | None]:
+    """A window of ONNX as grilly's, whose diagonal is so much later."""
+    left, right = window
+    return None if left is None else left - shift, None if right is None else right + shift
+
+
 @operator("Attention", host=(6,))
 def attention(
     call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, past_k: Tensor | None = None,
@@ -51,47 +84,29 @@ def attention(
     if joined:
         q = heads_apart(call, q, "q_num_heads")
         k, v = heads_apart(call, k, "kv_num_heads"), heads_apart(call, v, "kv_num_heads")
-    past = 0
-    if past_k is not None and past_v is not None:
-        past = past_k.shape[2]
-        k = xp.concat([past_k.astype(k.dtype, copy=False), k], axis=2)
-        v = xp.concat([past_v.astype(v.dtype, copy=False), v], axis=2)
+    k, v, past = _with_past(k, v, past_k, past_v)
     present = k, v
     k, v = k.astype(q.dtype, copy=False), v.astype(q.dtype, copy=False)
-    keys = k.shape[2]
-    sizes = (int(call.get(f"{side}_window_size", -1)) for side in ("left", "right"))
-    left, right = (None if size < 0 else size for size in sizes)
-    right = 0 if call.get("is_causal", 0) else right
-    if mask is not None:
-        mask = wide(mask).reshape((*(1,) * (4 - mask.ndim), *mask.shape))
-        if mask.shape[-1] < keys:  # what a mask does not reach is hidden
-            hidden = False if mask.dtype == np.bool_ else float("-inf")
-            mask = padded(call, mask, [0] * 4, [0, 0, 0, keys - mask.shape[-1]], hidden)
-    scale = call.get("scale")
-    options: dict[str, Any] = dict(scale=scale, softcap=call.get("softcap", 0.0))
+    keys, window = k.shape[2], _window(call)
+    mask = None if mask is None else _whole(call, mask, keys)
+    options: dict[str, Any] = dict(scale=call.get("scale"), softcap=call.get("softcap", 0.0), mask=mask)
     # grilly counts from the last query and key of each sample, ONNX from the first: they differ by so much.
-    shift = 0 if lengths is not None else past - (keys - rows)
-    bounds = (None if left is None else left - shift, None if right is None else right + shift)
-    bounded = bounds != (None, None)
-    flash_mask = mask
-    if bounded and any(bound is not None and bound < 0 for bound in bounds):
-        flash_mask, bounded = _only(call, mask, _visible(rows, keys, past, left, right)), False
-    if bounded:
+    bounds = _bounds(window, 0 if lengths is not None else past - (keys - rows))
+    if any(bound is not None and bound < 0 for bound in bounds):
+        options["mask"] = _only(call, mask, _visible(rows, keys, past, *window))
+    elif bounds != (None, None):
         options |= dict(causal=True) if bounds == (None, 0) else dict(window_size=bounds)
     if lengths is not None:
         options["seqlens_k"] = lengths.reshape(-1)
     if joined and past_k is None and not call.wants(3):
-        found = F.flash_attention3(
-            given_q, heads_joined(k), heads_joined(v), num_heads=q.shape[1], num_kv_heads=k.shape[1], mask=flash_mask,
-            **options,
-        )  # fmt: skip
-    else:
-        found = F.flash_attention2(q, k, v, mask=flash_mask, **options)
-        found = heads_joined(found) if joined else found
+        heads = dict(num_heads=q.shape[1], num_kv_heads=k.shape[1])
+        return F.flash_attention3(given_q, heads_joined(k), heads_joined(v), **heads, **options), *present
+    found = F.flash_attention2(q, k, v, **options)
+    found = heads_joined(found) if joined else found
     if not call.wants(3):
         return found, *present
     offset = past if lengths is None else lengths.reshape(-1, 1, 1, 1) - rows
-    seen = _visible(rows, keys, offset, left, right)
+    seen = _visible(rows, keys, offset, *window)
     if lengths is not None:
         seen = seen & (np.arange(keys) < lengths.reshape(-1, 1, 1, 1))
     return found, *present, _scores(call, q, k, mask, seen).astype(q.dtype, copy=False)

@@ -103,6 +103,30 @@ def _sizes(
     return [math.floor(scale * extent + 0.5) for extent in extents], [scale] * len(extents)
 
 
+def _mode(call: Call) -> str:
+    """How elements are made: of the nearest one, or of neighbours along one axis after the other."""
+    mode: str = call.get("mode", "nearest")
+    if mode not in ("nearest", "linear", "bilinear", "cubic"):
+        raise call.refuse(f"mode is {mode!r}")
+    if mode == "nearest" and call.get("antialias", 0):
+        raise call.refuse("antialias for nearest elements")
+    return mode
+
+
+def _inside(shape: tuple[int, ...], axis: int, places: np.ndarray) -> np.ndarray:
+    """Which places along an axis lie within an image of this shape, to be broadcast to the result's."""
+    inside = (places >= 0) & (places <= shape[axis] - 1)
+    return inside.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+
+
+def _as_given(found: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """A result in the image's dtype: means of integers rounded to the nearest, within the dtype's bounds."""
+    if dtype.kind in "iu" and found.dtype != dtype:
+        bounds = np.iinfo(dtype)
+        found = xp.minimum(xp.maximum(xp.round(found), float(bounds.min)), float(bounds.max))
+    return found.astype(dtype, copy=False)
+
+
 @operator("Resize", "Upsample", host=(1, 2, 3))
 def resize(
     call: Call, x: Tensor, roi: np.ndarray | None = None, scales: np.ndarray | None = None,
@@ -111,11 +135,7 @@ def resize(
     """An image of another size: nearest elements, or means of neighbours, one axis after the other."""
     if call.version < 11:  # one input of scales; before version 9 an attribute
         roi, scales = None, np.asarray(call.attributes["scales"]) if roi is None else roi
-    mode = call.get("mode", "nearest")
-    if mode not in ("nearest", "linear", "bilinear", "cubic"):
-        raise call.refuse(f"mode is {mode!r}")
-    if mode == "nearest" and call.get("antialias", 0):
-        raise call.refuse("antialias for nearest elements")
+    mode = _mode(call)
     axes = all_within(call.get("axes", range(x.ndim)), x.ndim)
     new, by = _sizes(call, [x.shape[axis] for axis in axes], scales, sizes)
     cropped = call.get("coordinate_transformation_mode") == "tf_crop_and_resize"
@@ -129,13 +149,9 @@ def resize(
         if count == extent and math.isclose(scale, 1) and ends == [0.0, 1.0]:
             continue
         if cropped:
-            places = _places(call, extent, count, scale, tuple(ends))
-            inside = ((places >= 0) & (places <= extent - 1)).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+            inside = _inside(x.shape, axis, _places(call, extent, count, scale, tuple(ends)))
             seen = inside if seen is None else seen & inside
         found = _resized(call, found, axis, count, scale, tuple(ends))
     if seen is not None and not seen.all():
         found = xp.where(call.tensor(seen), found, call.get("extrapolation_value", 0.0))
-    if x.dtype.kind in "iu" and found.dtype != x.dtype:
-        bounds = np.iinfo(x.dtype)
-        found = xp.minimum(xp.maximum(xp.round(found), float(bounds.min)), float(bounds.max))
-    return found.astype(x.dtype, copy=False)
+    return _as_given(found, x.dtype)
