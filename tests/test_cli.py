@@ -206,7 +206,7 @@ def test_shaders_text(vulkan_backend, capsys):
 
 def test_shaders_of_an_unknown_operation(vulkan_backend, capsys):
     assert main(["shaders", "--operation", "fourier"]) == 1
-    assert "no operation is called 'fourier'; there are accumulate, accumulate-holes, attention" in capsys.readouterr().err
+    assert "no operation is called 'fourier'; there are accumulate, accumulate-holes" in capsys.readouterr().err
 
 
 # -- bench ------------------------------------------------------------------------------------------------------------
