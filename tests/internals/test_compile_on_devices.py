@@ -46,14 +46,14 @@ def test_constants_follow_the_variants_limits(tmp_path):
 
 @pytest.mark.parametrize(("parts", "share"), [(2, 4), (3, 12)])
 def test_parts_share_the_pipelines(parts, share):
-    """No part is left with little of an operation: a quarter of it, of three a twelfth (1 of copy's 16)."""
+    """No part is left with little of an operation of eight pipelines or more: a quarter of it, of three a twelfth."""
     found = collections.defaultdict(lambda: [0] * parts)
     for variant in default_manifest().variants:
         choice = Choice(variant, 32, default_manifest())
         for constants in tool.constant_sets(variant):
             found[variant.operation][tool.Asked(choice, constants).part(parts)] += 1
     for operation, counts in found.items():
-        assert min(counts) >= sum(counts) // share, operation
+        assert sum(counts) < 8 or min(counts) >= sum(counts) // share, operation
 
 
 @pytest.mark.parametrize("given", ["0/2", "3/2", "2", "1/0", "-1/2", "a/b", ""])
