@@ -483,6 +483,12 @@ void main() {
 #ifndef BIAS_FIRST
     OF_ALL_COLUMNS
 #endif
+    // Read ahead, four numbers of float32 are more registers than Intel's A770 has.
+#ifdef SPLIT
+#define READS_AHEAD 0
+#else
+#define READS_AHEAD 1
+#endif
 #define LEAVE_TILE(WITHIN) \
     [[unroll]] for (int j = 0; j < WN; j += LEAVE) { \
         const int block_col = own_col + j + lane_col; \
@@ -492,7 +498,7 @@ void main() {
         [[unroll]] for (int i = 0; i < WM; i += LEAVE_ROWS) { \
             const int first = row_first + own_row + i + lane_row; \
             FOUR next[MADE_STEPS]; \
-            if (HAS_RESIDUAL == 1 && SPLITS == 1) { \
+            if (HAS_RESIDUAL == 1 && SPLITS == 1 && READS_AHEAD == 1) { \
                 [[unroll]] for (int n = 0; n < MADE_STEPS; n++) READ_ADDED(next[n], first + n * LEAVE_STEP, col) \
             } \
             [[unroll]] for (int down = 0; down < LEAVE_ROWS; down += MATRIX_M) { \
@@ -505,8 +511,13 @@ void main() {
             } \
             subgroupBarrier(); \
             [[dont_unroll]] for (int steps = 0; steps < LEAVE_ROWS; steps += MADE_ROWS) { \
-            FOUR added[MADE_STEPS] = next; \
-            if (HAS_RESIDUAL == 1 && SPLITS == 1 && steps + MADE_ROWS < LEAVE_ROWS) { \
+            FOUR added[MADE_STEPS]; \
+            if (READS_AHEAD == 1) { \
+                added = next; \
+            } else if (HAS_RESIDUAL == 1 && SPLITS == 1) { \
+                [[unroll]] for (int n = 0; n < MADE_STEPS; n++) READ_ADDED(added[n], first + steps + n * LEAVE_STEP, col) \
+            } \
+            if (HAS_RESIDUAL == 1 && SPLITS == 1 && READS_AHEAD == 1 && steps + MADE_ROWS < LEAVE_ROWS) { \
                 [[unroll]] for (int n = 0; n < MADE_STEPS; n++) READ_ADDED(next[n], first + steps + MADE_ROWS + n * LEAVE_STEP, col) \
             } \
             [[unroll]] for (int n = 0; n < MADE_STEPS; n++) { \
