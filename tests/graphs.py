@@ -33,6 +33,54 @@ def equal(found, wanted):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+def bits(tensor):
+    """The bytes, of NaN always the same."""
+    array = np.atleast_1d(tensor.numpy())
+    if tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16":
+        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+def check(backend, function, *arguments, dispatches=None):
+    """Capture, and hold replays against calls, bit for bit. Returns the graph."""
+    wanted = function(*arguments)
+    graph = backend.capture(function, *arguments)
+    if dispatches is not None:
+        assert graph.dispatches == dispatches
+    for _ in range(2):
+        found = graph(*arguments)
+        pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+        for one, other in pairs:
+            assert one.dtype == other.dtype and one.shape == other.shape
+            np.testing.assert_array_equal(bits(one), bits(other))
+    return graph
+
+
+def random_program(draw, unary, binary, others, fewest_axes):
+    """A random program of elementwise operations and ``others(x, axis)``, and the arrays that it takes."""
+    shape = tuple(int(n) for n in draw.choice([1, 3, 4, 8, 12, 17], draw.integers(fewest_axes, 4)))
+    arrays = [draw.standard_normal(shape).astype(np.float32)]
+    for _ in range(2):
+        own = tuple(1 if draw.random() < 0.2 else extent for extent in shape)[draw.integers(0, 2) :]
+        arrays.append(draw.standard_normal(own).astype(np.float32))
+    steps = [tuple(int(n) for n in draw.integers(0, 60, 4)) for _ in range(draw.integers(3, 9))]
+
+    def program(*arguments):
+        values = [arguments[0]]
+        for kind, i, j, choice in steps:
+            x = values[-1 - i % min(2, len(values))]
+            if kind < 20:
+                found = unary[choice % len(unary)](x)
+            elif kind < 40:
+                found = binary[choice % len(binary)](x, [*arguments, *values][j % (3 + len(values))])
+            else:
+                found = others[choice % len(others)](x, j % len(shape))
+            values.append(found)
+        return values[-1], values[len(values) // 2]
+
+    return program, arrays
+
+
 def layer(backend, dtype="float32"):
     """A block of a transformer as a function of Tensors, with weights of its own."""
     weights = [backend.tensor(random(64, 64, seed=n) / 8).astype(dtype) for n in range(4)]

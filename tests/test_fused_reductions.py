@@ -6,23 +6,13 @@ import numpy as np
 import pytest
 
 import grilly
-from graphs import default, random
+from graphs import check, default, random
 
 
 @pytest.fixture
 def backend(vulkan_backend):
     with default(vulkan_backend):
         yield vulkan_backend
-
-
-def check(backend, function, *arguments, dispatches):
-    wanted = function(*arguments)
-    graph = backend.capture(function, *arguments)
-    assert graph.dispatches == dispatches
-    for _ in range(2):
-        found = graph(*arguments)
-        assert found.dtype == wanted.dtype and found.shape == wanted.shape
-        np.testing.assert_array_equal(found.numpy(), wanted.numpy())
 
 
 def squares(x, axis):

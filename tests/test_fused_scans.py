@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grilly
-from graphs import default, random
+from graphs import check, default, random, random_program
 
 HALVES = ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.needs("ml_dtypes"))]
 
@@ -15,26 +15,6 @@ HALVES = ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.needs
 def backend(vulkan_backend):
     with default(vulkan_backend):
         yield vulkan_backend
-
-
-def bits(tensor):
-    """The bytes, of NaN always the same."""
-    array = np.atleast_1d(tensor.numpy())
-    if tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16":
-        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
-    return np.ascontiguousarray(array).view(np.uint8)
-
-
-def check(backend, function, *arguments, dispatches):
-    wanted = function(*arguments)
-    graph = backend.capture(function, *arguments)
-    assert graph.dispatches == dispatches
-    for _ in range(2):
-        found = graph(*arguments)
-        pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
-        for one, other in pairs:
-            assert one.dtype == other.dtype and one.shape == other.shape
-            np.testing.assert_array_equal(bits(one), bits(other))
 
 
 SHAPES = [((13,), 0), ((7, 13), 1), ((7, 13), 0), ((3, 8), 1), ((2, 3, 16), 1), ((5, 3, 7), 0), ((3, 2048), 1),
@@ -187,36 +167,9 @@ UNARY = [grilly.sin, grilly.square, lambda x: x * 0.5, lambda x: x + 1.0, grilly
 BINARY = [grilly.add, grilly.multiply, grilly.maximum, grilly.subtract]
 
 
-def drawn(draw):
-    """A random program of scans and elementwise operations, and the arrays that it takes."""
-    shape = tuple(int(n) for n in draw.choice([1, 3, 4, 8, 12, 17], draw.integers(1, 4)))
-    arrays = [draw.standard_normal(shape).astype(np.float32)]
-    for _ in range(2):
-        own = tuple(1 if draw.random() < 0.2 else extent for extent in shape)[draw.integers(0, 2) :]
-        arrays.append(draw.standard_normal(own).astype(np.float32))
-    steps = [tuple(int(n) for n in draw.integers(0, 60, 4)) for _ in range(draw.integers(3, 9))]
-
-    def program(*arguments):
-        values = [arguments[0]]
-        for kind, i, j, choice in steps:
-            x = values[-1 - i % min(2, len(values))]
-            if kind < 20:
-                found = UNARY[choice % len(UNARY)](x)
-            elif kind < 40:
-                found = BINARY[choice % len(BINARY)](x, [*arguments, *values][j % (3 + len(values))])
-            else:
-                found = grilly.cumulative_sum(x, axis=j % len(shape))
-            values.append(found)
-        return values[-1], values[len(values) // 2]
-
-    return program, arrays
-
-
 @pytest.mark.parametrize("seed", range(24))
 def test_random_programs(backend, seed):
-    program, arrays = drawn(np.random.default_rng(seed))
+    sums = [lambda x, axis: grilly.cumulative_sum(x, axis=axis)]
+    program, arrays = random_program(np.random.default_rng(seed), UNARY, BINARY, sums, 1)
     tensors = [backend.tensor(array) for array in arrays]
-    wanted, graph = program(*tensors), backend.capture(program, *tensors)
-    for one, other in zip(graph(*tensors), wanted, strict=True):
-        assert one.dtype == other.dtype and one.shape == other.shape
-        np.testing.assert_array_equal(bits(one), bits(other))
+    check(backend, program, *tensors)

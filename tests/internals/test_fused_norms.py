@@ -10,11 +10,10 @@ import pytest
 
 import grilly.compute.graph
 import grilly.functional as F
-from graphs import default, equal, random
+from graphs import bits, default, equal, random, random_program
+from graphs import check as check_bits
 from grilly import array_api as xp
 from grilly.compute.norms import fusion
-from test_fusion import bits
-from test_fusion import check as check_bits
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def backend(vulkan_backend, monkeypatch):
 
 
 def check(backend, function, *arguments, dispatches=None):
-    """As ``test_fusion.check``; on GPUs float32 may differ by the rounding of sums."""
+    """As ``graphs.check``; on GPUs float32 may differ by the rounding of sums."""
     if backend.device.kind == "cpu":
         return check_bits(backend, function, *arguments, dispatches=dispatches)
     wanted, graph = function(*arguments), backend.capture(function, *arguments)
@@ -300,38 +299,16 @@ UNARY = [F.silu, xp.tanh, xp.square, lambda x: x * 0.5, lambda x: x + 1.0, xp.ab
 BINARY = [xp.add, xp.multiply, xp.maximum, xp.subtract]
 
 
-def drawn(draw):
-    """A random program of norms and elementwise operations, and the arrays that it takes."""
-    shape = tuple(int(n) for n in draw.choice([1, 3, 4, 8, 12, 17], draw.integers(2, 4)))
-    arrays = []
-    for _ in range(3):
-        own = tuple(1 if draw.random() < 0.2 else extent for extent in shape)[draw.integers(0, 2) :]
-        arrays.append(draw.standard_normal(own).astype(np.float32))
-    arrays[0] = draw.standard_normal(shape).astype(np.float32)
-    steps = [tuple(int(n) for n in draw.integers(0, 60, 4)) for _ in range(draw.integers(3, 9))]
-
-    def program(*arguments):
-        values = [arguments[0]]
-        for kind, i, j, choice in steps:
-            x = values[-1 - i % min(2, len(values))]
-            if kind < 20:
-                found = UNARY[choice % len(UNARY)](x)
-            elif kind < 40:
-                found = BINARY[choice % len(BINARY)](x, [*arguments, *values][j % (3 + len(values))])
-            elif kind < 50:
-                found = (F.softmax, F.log_softmax)[choice % 2](x, dim=j % len(shape))
-            else:
-                found = (F.layer_norm, F.rms_norm)[choice % 2](x, shape[-1:])
-            values.append(found)
-        return values[-1], values[len(values) // 2]
-
-    return program, arrays
+NORMS = [
+    lambda x, axis: F.softmax(x, dim=axis), lambda x, axis: F.log_softmax(x, dim=axis),
+    lambda x, _: F.layer_norm(x, x.shape[-1:]), lambda x, _: F.rms_norm(x, x.shape[-1:]),
+]  # fmt: skip
 
 
 def test_random_programs(backend, monkeypatch):
     plain = fused = 0
     for seed in range(12):
-        program, arrays = drawn(np.random.default_rng(seed))
+        program, arrays = random_program(np.random.default_rng(seed), UNARY, BINARY, NORMS, 2)
         tensors = [backend.tensor(array) for array in arrays]
         fused += check(backend, program, *tensors).dispatches
         with monkeypatch.context() as patch:

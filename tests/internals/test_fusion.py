@@ -8,7 +8,7 @@ import pytest
 import grilly
 import grilly.compute.graph
 import grilly.functional as F
-from graphs import default, equal, random
+from graphs import check, default, equal, random
 from grilly import array_api as xp
 from grilly.compute.arrays import fusion
 
@@ -19,29 +19,6 @@ HALVES = ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.needs
 def backend(vulkan_backend):
     with default(vulkan_backend):
         yield vulkan_backend
-
-
-def bits(tensor):
-    """The bytes, of NaN always the same."""
-    array = np.atleast_1d(tensor.numpy())
-    if tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16":
-        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
-    return np.ascontiguousarray(array).view(np.uint8)
-
-
-def check(backend, function, *arguments, dispatches=None):
-    """Capture, and hold replays against calls, bit for bit. Returns the graph."""
-    wanted = function(*arguments)
-    graph = backend.capture(function, *arguments)
-    if dispatches is not None:
-        assert graph.dispatches == dispatches
-    for _ in range(2):
-        found = graph(*arguments)
-        pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
-        for one, other in pairs:
-            assert one.dtype == other.dtype and one.shape == other.shape
-            np.testing.assert_array_equal(bits(one), bits(other))
-    return graph
 
 
 def gelu(x):
